@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from support.fleet import make_local_blocks, run_by_hand, write_quick_start
+from support.fleet import make_local_blocks, train_by_hand, write_quick_start
 from support.jobs import LocalPlace, finished
 from support.models import hash_set
 from support.process import until_gone
@@ -29,12 +29,9 @@ def test_quick_start_with_datasets_has_the_bits_of_a_loader(tmp_path: Path) -> N
     write_data(tmp_path / "data")
     digests = set()
     for way in ("loader", "QueueDataset", "InMemoryDataset"):
-        processes = run_by_hand(tmp_path, *make_local_blocks(2, 2), program=("train_files.py", way, way))
-        assert [p.wait() for p in processes] == [0] * 4, [p.output() for p in processes]
+        *_, said = train_by_hand(tmp_path, *make_local_blocks(2, 2), program=("train_files.py", way, way))
         digests.add(hash_set(tmp_path / way))
-        shown = re.findall(
-            r"^time: .*, batch: \[3\], AUC\[1\]:\[0\.\d+\]$", processes[-1].output(), re.MULTILINE
-        )
+        shown = re.findall(r"^time: .*, batch: \[3\], AUC\[1\]:\[0\.\d+\]$", said, re.MULTILINE)
         assert len(shown) == (way != "loader")
     assert len(digests) == 1
 
@@ -64,15 +61,13 @@ else:
 
 def test_samples_are_dealt_among_all_workers(tmp_path: Path) -> None:
     workers = 3
-    (tmp_path / "train.py").write_text(SHUFFLE)
     for worker in range(workers):
         words = range(100 * worker, 100 * worker + 100)
         (tmp_path / f"{worker}.txt").write_text("".join(f"1 {word}\n" for word in words))
     found = []
     for _ in range(2):
-        processes = run_by_hand(tmp_path, *make_local_blocks(1, workers))
-        assert [p.wait() for p in processes] == [0] * (1 + workers), [p.output() for p in processes]
-        lines = [re.findall(r"^words (\d+) \[(.*)\]$", p.output(), re.MULTILINE) for p in processes[1:]]
+        _, *said = train_by_hand(tmp_path, *make_local_blocks(1, workers), text=SHUFFLE)
+        lines = [re.findall(r"^words (\d+) \[(.*)\]$", one, re.MULTILINE) for one in said]
         for shuffle in range(2):
             assert {own[shuffle][0] for own in lines} == {str(100 * workers)}
             every = [[int(word) for word in own[shuffle][1].split(", ")] for own in lines]
@@ -105,12 +100,10 @@ else:
 
 
 def test_global_shuffle_of_many_samples_needs_little_memory_of_servers(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(WIDE)
     (tmp_path / "wide.txt").write_text(f"1000 {'7 ' * 1000}\n" * 1000)  # 8 MB as columns
     support = {"PYTHONPATH": str(Path(__file__).parents[1])}
-    processes = run_by_hand(tmp_path, *(block | support for block in make_local_blocks(1, 2)))
-    assert [p.wait() for p in processes] == [0] * 3, [p.output() for p in processes]
-    [peak] = re.findall(r"^peak (\d+)$", processes[0].output(), re.MULTILINE)
+    said = train_by_hand(tmp_path, *(block | support for block in make_local_blocks(1, 2)), text=WIDE)
+    [peak] = re.findall(r"^peak (\d+)$", said[0], re.MULTILINE)
     assert int(peak) < 32 << 20
 
 

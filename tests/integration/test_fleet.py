@@ -15,7 +15,7 @@ import pytest
 from pslaunch.runtime.engine.parameters import read_parameters
 from pslaunch.runtime.files.sets import Set
 from pslaunch.runtime.paddle2 import static
-from support.fleet import find_results, make_local_blocks, run_by_hand, write_quick_start
+from support.fleet import find_results, make_local_blocks, run_by_hand, train_by_hand, write_quick_start
 from support.jobs import LocalPlace, finished, succeeded, until_nothing_runs
 from support.models import hash_set
 from support.process import started
@@ -56,19 +56,16 @@ def test_launched_processes_have_their_parts_and_end_together(workspace: Path) -
 
 
 def test_four_blocks_of_variables_by_hand_need_no_launcher(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(ROLES)
-    blocks = make_local_blocks(2, 2)
     (tmp_path / "secret").write_text("of all processes")
-    blocks = [block | {"PADDLE_INIT_SECRET_FILE": "secret"} for block in blocks]
-    processes = run_by_hand(tmp_path, *blocks)
-    assert [process.wait() for process in processes] == [0] * 4, [p.output() for p in processes]
-    for i, server in enumerate(processes[:2]):
+    blocks = [block | {"PADDLE_INIT_SECRET_FILE": "secret"} for block in make_local_blocks(2, 2)]
+    said = train_by_hand(tmp_path, *blocks, text=ROLES)
+    for i, server in enumerate(said[:2]):
         host, port = blocks[i]["POD_IP"], blocks[i]["PADDLE_PORT"]
-        assert f"Server listening on {host}:{port} selected port: {port}\n" in server.output()
-        assert server.output().endswith(f"server {i} of 2 has ended\n")
-    for i, worker in enumerate(processes[2:]):
-        assert f"init rpc client with trainer_id {i}\n" in worker.output()
-        assert f"{SHARES[i]} [3, " in worker.output()
+        assert f"Server listening on {host}:{port} selected port: {port}\n" in server
+        assert server.endswith(f"server {i} of 2 has ended\n")
+    for i, worker in enumerate(said[2:]):
+        assert f"init rpc client with trainer_id {i}\n" in worker
+        assert f"{SHARES[i]} [3, " in worker
 
 
 NOT_FINITE = """
@@ -127,11 +124,8 @@ def test_gradient_that_is_not_finite_spoils_no_job(workspace: Path, rule: str, c
 
 
 def test_program_without_variables_trains_alone(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(ROLES)
-    (worker,) = run_by_hand(tmp_path, {})
-    assert worker.wait() == 0, worker.output()
-    assert "this program trains alone" in worker.output()
-    assert "['a', 'b', 'c'] [1, " in worker.output()
+    (said,) = train_by_hand(tmp_path, {}, text=ROLES)
+    assert "this program trains alone" in said and "['a', 'b', 'c'] [1, " in said
 
 
 @pytest.mark.parametrize(
@@ -228,13 +222,10 @@ else:
 
 def train_scheduled(folder: Path, servers: int, workers: int, *arguments: str) -> str:
     """Return the digest of the model; check that all workers have learned."""
-    (folder / "train.py").write_text(SCHEDULED)
     blocks = make_local_blocks(servers, workers) if servers else [{}]
-    program = ["train.py", *arguments, f"{servers}"]
-    processes = run_by_hand(folder, *blocks, program=program)
-    assert [process.wait() for process in processes] == [0] * len(blocks), [p.output() for p in processes]
-    assert all("last True" in worker.output() for worker in processes[servers:])
-    assert workers > 1 or "first True" in processes[-1].output()  # the first rate is 0
+    said = train_by_hand(folder, *blocks, text=SCHEDULED, program=["train.py", *arguments, f"{servers}"])
+    assert all("last True" in worker for worker in said[servers:])
+    assert workers > 1 or "first True" in said[-1]  # the first rate is 0
     return hash_set(folder / f"{servers}")
 
 
@@ -296,19 +287,14 @@ else:
 """
 
 
-@pytest.mark.parametrize(("workers", "unseen"), [(2, 1)])
-def test_tables_admit_ids_by_their_entry_and_shrink(tmp_path: Path, workers: int, unseen: int) -> None:
-    (tmp_path / "train.py").write_text(ENTRY)
-    processes = run_by_hand(tmp_path, *make_local_blocks(2, workers))
-    assert [p.wait() for p in processes] == [0] * (2 + workers), [p.output() for p in processes]
-    for worker in processes[2:]:
-        found = re.search(r"^values \[(.*)\]$", worker.output(), re.MULTILINE)
-        assert found, worker.output()
-        *values, last, _ = (float(text) for text in found[1].split(", "))
-        assert values[:unseen] == [0.5] * unseen
-        assert sorted(set(values), reverse=True) == [0.5, *values[unseen:]]
+def test_tables_admit_ids_by_their_entry_and_shrink(tmp_path: Path) -> None:
+    for worker in train_by_hand(tmp_path, *make_local_blocks(2, 2), text=ENTRY)[2:]:
+        found = re.search(r"^values \[(.*)\]$", worker, re.MULTILINE)
+        assert found, worker
+        unseen, *values, last, _ = (float(text) for text in found[1].split(", "))
+        assert sorted({unseen, *values}, reverse=True) == [0.5, *values]
         assert last == 0.5
-        (text,) = re.findall(r"^vectors \[(.*)\]$", worker.output(), re.MULTILINE)
+        (text,) = re.findall(r"^vectors \[(.*)\]$", worker, re.MULTILINE)
         *zeros, first, second, gone = (float(number) for number in text.split(", "))
         assert [*zeros, gone] == [0.0] * 4
         assert 0.5 > first > second  # one day leaves it
@@ -353,10 +339,10 @@ else:
 
 def train_loaded(folder: Path, servers: int, *words: str) -> tuple[str, str]:
     """Return the loss before and after a training of one worker, as bits."""
-    (folder / "train.py").write_text(LOADING)
-    processes = run_by_hand(folder, *make_local_blocks(servers, 1), program=("train.py", *words))
-    assert [p.wait() for p in processes] == [0] * (servers + 1), [p.output() for p in processes]
-    first, last = re.findall(r"^(?:begins|ends) with (\w+)$", processes[-1].output(), re.MULTILINE)
+    *_, said = train_by_hand(
+        folder, *make_local_blocks(servers, 1), text=LOADING, program=("train.py", *words)
+    )
+    first, last = re.findall(r"^(?:begins|ends) with (\w+)$", said, re.MULTILINE)
     return first, last
 
 
@@ -493,16 +479,13 @@ else:
 def test_program_that_defines_its_roles_trains_half_asynchronously_and_its_inference_model_is_used(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "train.py").write_text(DEFINED)
     listed = make_local_blocks(2, 2)[0]["PADDLE_PSERVERS_IP_PORT_LIST"]
     blocks = [
         {"OWN_ROLE": role, "OWN_INDEX": str(index), "OWN_SERVERS": listed}
         for role in ("server", "worker")
         for index in range(2)
     ]
-    processes = run_by_hand(tmp_path, *blocks)
-    assert [p.wait() for p in processes] == [0] * 4, [p.output() for p in processes]
-    assert "mode half_async" in processes[-1].output()
+    assert "mode half_async" in train_by_hand(tmp_path, *blocks, text=DEFINED)[-1]
     program, inputs, results = static.load_inference_model(str(tmp_path / "model" / "model"))
     feed = dict.fromkeys(inputs, np.array([[0.1, 0.2, 0.3], [0.9, 0.8, 0.0]], dtype=np.float32))
     [sums] = static.Executor().run(program, feed=feed, fetch_list=results)

@@ -11,7 +11,7 @@ import pytest
 from pslaunch.runtime.files.manifest import read_manifest
 from pslaunch.runtime.files.objects import SetError
 from support import joined
-from support.fleet import make_local_blocks, run_by_hand
+from support.fleet import make_local_blocks, run_by_hand, train_by_hand
 from support.models import hash_set
 
 # Six steps, or three from a saved set; then the parameters are saved.
@@ -58,11 +58,9 @@ else:
 
 def train(folder: Path, servers: int, *words: object) -> list[str]:
     """Return the losses of a training with one worker."""
-    (folder / "train.py").write_text(PROGRAM)
     blocks = make_local_blocks(servers, 1) if servers else [{}]
-    processes = run_by_hand(folder, *blocks, program=["train.py", *map(str, words)])
-    assert [p.wait() for p in processes] == [0] * len(blocks), [p.output() for p in processes]
-    return re.findall(r"^loss (\S+)$", processes[-1].output(), re.MULTILINE)
+    *_, said = train_by_hand(folder, *blocks, text=PROGRAM, program=["train.py", *map(str, words)])
+    return re.findall(r"^loss (\S+)$", said, re.MULTILINE)
 
 
 @pytest.mark.parametrize(("servers", "others"), [((2, 3)), ((0, 0)), ((0, 2)), ((3, 0))])

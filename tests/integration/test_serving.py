@@ -14,7 +14,7 @@ import pslaunch.runtime as paddle
 from pslaunch.runtime.files.manifest import read_manifest
 from pslaunch.runtime.serving import Table
 from support.cluster import TESTS
-from support.fleet import make_local_blocks, run_by_hand
+from support.fleet import make_local_blocks, train_by_hand
 from support.jobs import Job, Place, running, succeeded
 from support.models import WORDS, make_word, ngram_cost
 from support.process import poll_until
@@ -170,11 +170,9 @@ else:
 
 
 def test_an_inference_model_of_a_huge_table_follows_the_training(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(FLEET)
     variables = {"PADDLE_INIT_EXPORT_STEPS": "5", "PADDLE_INIT_EXPORT_DIR": str(tmp_path / "out")}
-    processes = run_by_hand(tmp_path, *[block | variables for block in make_local_blocks(2, 2)])
-    assert [p.wait() for p in processes] == [0] * 4, [p.output() for p in processes]
-    found = re.search(r"^scores (\w+)$", processes[2].output(), re.M)
+    said = train_by_hand(tmp_path, *[block | variables for block in make_local_blocks(2, 2)], text=FLEET)
+    found = re.search(r"^scores (\w+)$", said[2], re.M)
     assert found
     feed = {"word": np.arange(8)[:, None] * 2**28}
     for table, same in ((Table(tmp_path / "out"), True), (None, False)):

@@ -18,7 +18,7 @@ import pytest
 
 from pslaunch.runtime.files.manifest import read_manifest
 from support.cluster import TESTS, Cluster, run_job
-from support.fleet import make_local_blocks, run_by_hand
+from support.fleet import make_local_blocks, train_by_hand
 from support.jobs import QUICK, Event, Place, hash_model, running, succeeded
 from support.process import Started, started
 
@@ -251,9 +251,7 @@ def run_loop(
     (folder / "train.py").write_text(LOOP)
     blocks = [{**block, **variables} for block in make_local_blocks(servers, workers)]
     if not kill_at:
-        found = run_by_hand(folder, *blocks, program=("train.py", mode))
-        assert [process.wait() for process in found] == [0] * len(found), found[-1].output()
-        return [process.output() for process in found[servers:]]
+        return train_by_hand(folder, *blocks, program=("train.py", mode))[servers:]
     with contextlib.ExitStack() as stack:
         argv = [sys.executable, "train.py", mode]
         found = [stack.enter_context(started(argv, cwd=folder, env=os.environ | block)) for block in blocks]

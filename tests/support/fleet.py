@@ -69,6 +69,18 @@ def run_by_hand(
     return found
 
 
+def train_by_hand(
+    folder: Path, *blocks: Mapping[str, str], text: str = "", program: Sequence[str] = ("train.py",)
+) -> list[str]:
+    """Do what run_by_hand() does, with this text of train.py if given; all end with 0, and what each says."""
+    if text:
+        (folder / "train.py").write_text(text)
+    processes = run_by_hand(folder, *blocks, program=program)
+    said = [process.output() for process in processes]
+    assert [process.wait() for process in processes] == [0] * len(blocks), said
+    return said
+
+
 def make_local_blocks(servers: int, workers: int) -> list[dict[str, str]]:
     """Return the variables of processes on this machine."""
     first = find_free_ports(servers)
