@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import random
 import re
@@ -80,10 +79,6 @@ def with_snapshots(cluster: Cluster, steps: int, **more: str) -> Cluster:
     return replace(cluster, variables={**cluster.variables, **found})
 
 
-def has_line(begin: str, events: Sequence[Event]) -> bool:
-    return any(e.get("text", "").startswith(begin) for e in events)
-
-
 def has_cut(events: Sequence[Event]) -> bool:
     return any(e.get("cut", 0) >= 2 for e in events)
 
@@ -100,30 +95,6 @@ def kill_after(cluster: Cluster, program: Path, folder: Path, line: str, victim:
         processes = [*pservers, *trainers]
         processes[victim].proc.send_signal(signal.SIGKILL)
         return trainers
-
-
-@pytest.mark.parametrize("place", ["local", "local_cluster"], indirect=True)
-@pytest.mark.parametrize("victims", [("pserver/1", "trainer/1"), ("trainer/0", "pserver/0")])
-def test_a_job_whose_processes_are_killed_restarts_from_its_snapshots_with_the_same_bits(
-    place: Place, workspace: Path, victims: tuple[str, str]
-) -> None:
-    (workspace / "train.py").write_text(PROGRAM)
-    options = ("--server_num=2", "--worker_num=2", "--max_restarts=2", "--env=PYTHONPATH", *QUICK)
-    variables = {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
-    succeeded(place, workspace, *options, env=variables)
-    plain = hash_model(place.workspaces(workspace)[0])
-    cut = (*options, "--env=PADDLE_INIT_SNAPSHOT_STEPS=2")
-    with running(place, workspace, *cut, env=variables) as job:
-        for line, victim in zip(("batch 0 5", "batch 2 1"), victims, strict=True):
-            job.until(functools.partial(has_line, line), line)
-            job.until(has_cut, "a snapshot")
-            os.kill(job.pid(victim), signal.SIGKILL)
-        assert job.launcher.wait() == 0, job.launcher.output()
-    events = [e for e in job.events() if e["event"] == "restart" and e["state"] == "running"]
-    assert [e["epoch"] for e in events] == [1, 2]
-    assert all(e["step"] >= 2 for e in events)
-    assert "the training goes on from step" in job.log_of("trainer/0").read_text()
-    assert hash_model(place.workspaces(workspace)[0]) == plain
 
 
 @pytest.mark.parametrize("place", ["local_cluster"], indirect=True)
