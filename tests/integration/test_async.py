@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -29,7 +28,7 @@ from pslaunch.runtime.engine.plan import StepResult
 from pslaunch.runtime.engine.strategy import Strategy
 from pslaunch.runtime.engine.updater import ParamRules
 from pslaunch.runtime.files import blocks
-from support.cluster import Cluster, run_job
+from support.cluster import Cluster, find_digests, run_job
 from support.process import poll_until
 from support.proxy import cutting
 from support.pservers import PLAIN, ZERO, cluster, run_trainers
@@ -386,7 +385,7 @@ parameters = paddle.parameters.create(cost)
 optimizer = paddle.optimizer.AdaGrad(
     learning_rate=3e-2, regularization=paddle.optimizer.L2Regularization(8e-4), **options.get("async", {})
 )
-trainer = paddle.trainer.SGD(cost, parameters, optimizer, is_local=options.get("local", False))
+trainer = paddle.trainer.SGD(cost, parameters, optimizer, is_local=False)
 costs = []
 
 def handler(event):
@@ -397,28 +396,21 @@ trainer.train(paddle.batch(ngrams(320, seed=rank), 16), 8, handler)
 print("learned", costs[-1] < 0.9 * math.log(50))
 print("digest", digest(parameters))
 """
-ASYNC = {"async": {"is_async": True, "async_lagged_grad_discard_ratio": 1.6}}
+ASYNC: dict[str, object] = {"async": {"is_async": True, "async_lagged_grad_discard_ratio": 1.6}}
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    path = tmp_path / "train.py"
-    path.write_text(PROGRAM)
-    return path
+def learn(cluster: Cluster, folder: Path, options: dict[str, object]) -> str:
+    """Return the digest of the final values, which all trainers read."""
+    said = run_job(cluster, PROGRAM, folder, options)
+    assert all("learned True\n" in one for one in said), said
+    (found,) = find_digests(said)
+    return found
 
 
-def find_digest(said: str) -> str:
-    found = re.search(r"^digest (\w+)$", said, re.M)
-    assert found and "learned True\n" in said, said
-    return found[1]
+def test_one_trainer_computes_the_bits_of_synchronous_training(tmp_path: Path) -> None:
+    many = Cluster(pservers=2, ports_num_for_sparse=1)
+    assert learn(Cluster(), tmp_path, {}) == learn(many, tmp_path, ASYNC)
 
 
-def test_one_trainer_computes_the_bits_of_synchronous_training(program: Path) -> None:
-    clusters = [(Cluster(), {}), (Cluster(pservers=2, ports_num_for_sparse=1), ASYNC)]
-    found = {find_digest(run_job(c, program, program.parent, options)[0]) for c, options in clusters}
-    assert len(found) == 1
-
-
-def test_the_published_optimizer_learns_with_four_trainers(program: Path) -> None:
-    said = run_job(Cluster(trainers=4, pservers=2), program, program.parent, ASYNC)
-    assert len({find_digest(one) for one in said}) == 1  # all read the final values
+def test_the_published_optimizer_learns_with_four_trainers(tmp_path: Path) -> None:
+    learn(Cluster(trainers=4, pservers=2), tmp_path, ASYNC)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from pslaunch.runtime.files.manifest import read_manifest
-from support.cluster import TESTS, Cluster, run_job
+from support.cluster import TESTS, Cluster, find_digests, run_job
 from support.fleet import make_local_blocks, train_by_hand
 from support.jobs import QUICK, Event, Place, hash_model, running, succeeded
 from support.process import Started, started
@@ -58,20 +58,9 @@ print("digest", digest(parameters))
 """
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    path = tmp_path / "train.py"
-    path.write_text(PROGRAM)
-    return path
-
-
 def lines(output: str, begin: str) -> dict[str, str]:
     """What a trainer has said of batches or passes, by their numbers."""
     return dict(re.findall(rf"^{begin} ([\d ]+) (\S+)$", output, re.M))
-
-
-def digests(outputs: Sequence[str]) -> set[str]:
-    return {found for text in outputs for found in re.findall(r"^digest (\w+)$", text, re.M)}
 
 
 def with_snapshots(cluster: Cluster, steps: int, **more: str) -> Cluster:
@@ -88,9 +77,9 @@ def sets(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob(".pslaunch/snapshots/*/manifest.json"))
 
 
-def kill_after(cluster: Cluster, program: Path, folder: Path, line: str, victim: int) -> Sequence[Started]:
+def kill_after(cluster: Cluster, folder: Path, line: str, victim: int) -> Sequence[Started]:
     """Run until trainer 0 says this line, then kill one process, and at last all; the trainers."""
-    with cluster.serving(folder) as pservers, cluster.training(program, folder) as trainers:
+    with cluster.serving(folder) as pservers, cluster.training(PROGRAM, folder) as trainers:
         trainers[0].expect(line)
         processes = [*pservers, *trainers]
         processes[victim].proc.send_signal(signal.SIGKILL)
@@ -144,12 +133,12 @@ SHAPES = [Cluster(trainers=2), Cluster(trainers=2, pservers=2, ports_num=2, port
 
 @pytest.mark.parametrize("cluster", SHAPES, ids=["one", "many"])
 def test_a_training_that_is_killed_and_started_again_has_the_same_bits(
-    cluster: Cluster, program: Path, tmp_path: Path
+    cluster: Cluster, tmp_path: Path
 ) -> None:
-    plain = run_job(cluster, program, tmp_path)
+    plain = run_job(cluster, PROGRAM, tmp_path)
     cut = with_snapshots(cluster, 3)
-    whole = run_job(cut, program, tmp_path)
-    assert digests(whole) == digests(plain)
+    whole = run_job(cut, PROGRAM, tmp_path)
+    assert find_digests(whole) == find_digests(plain)
     assert [len(list(folder.glob("shard-*.bin"))) for folder in sets(tmp_path)] == [
         cluster.pservers * (cluster.ports_num + cluster.ports_num_for_sparse)
     ] * 2
@@ -160,13 +149,13 @@ def test_a_training_that_is_killed_and_started_again_has_the_same_bits(
     heard: list[dict[str, str]] = [{}, {}]
     for at in ("batch 0 4", "batch 1 0", "batch 2 3"):
         found = with_snapshots(cut, 3, **({"PADDLE_INIT_RESUME": "1"} if sets(folder) else {}))
-        trainers = kill_after(found, program, folder, at, rng.randrange(cluster.pservers + 2))
+        trainers = kill_after(found, folder, at, rng.randrange(cluster.pservers + 2))
         for said, trainer in zip(heard, trainers, strict=True):
             said |= lines(trainer.output(), "batch")
     assert sets(folder)
     (other,) = (shape for shape in SHAPES if shape is not cluster)  # with other numbers of pservers and ports
-    outputs = run_job(with_snapshots(other, 3, PADDLE_INIT_RESUME="1"), program, folder)
-    assert digests(outputs) == digests(plain)
+    outputs = run_job(with_snapshots(other, 3, PADDLE_INIT_RESUME="1"), PROGRAM, folder)
+    assert find_digests(outputs) == find_digests(plain)
     for before, output, said in zip(plain, outputs, heard, strict=True):
         assert lines(output, "pass").items() <= lines(before, "pass").items()
         assert (said | lines(output, "batch")).items() == lines(before, "batch").items()
@@ -239,8 +228,8 @@ def test_a_loop_of_the_programs_own_goes_on_where_the_snapshot_is(
     run_loop(tmp_path, before, "batch 1 3", **steps)
     assert sets(tmp_path)
     outputs = run_loop(tmp_path, after, PADDLE_INIT_RESUME="1", **steps)
-    assert len(digests(plain)) == 1
-    assert digests(outputs) == digests(plain)
+    assert len(find_digests(plain)) == 1
+    assert find_digests(outputs) == find_digests(plain)
     for one, whole in zip(outputs, plain, strict=True):
         found = re.search(r"the first (\d+) training runs are in the snapshot", one)
         assert found, one
@@ -265,17 +254,17 @@ def test_asynchronous_trainings_go_on_from_what_each_worker_has_noted(tmp_path: 
         assert int(found[1]) >= 4
 
 
-def test_what_a_training_can_not_begin_with_is_named(program: Path, tmp_path: Path) -> None:
+def test_what_a_training_can_not_begin_with_is_named(tmp_path: Path) -> None:
     cluster = Cluster(trainers=2)
     resumed = with_snapshots(cluster, 3, PADDLE_INIT_RESUME="1")
 
-    def refused(found: Cluster, pattern: str) -> None:
-        with found.serving(tmp_path), found.training(program, tmp_path) as trainers:
+    def refused(found: Cluster, pattern: str, text: str = PROGRAM) -> None:
+        with found.serving(tmp_path), found.training(text, tmp_path) as trainers:
             assert trainers[0].wait() == 78, trainers[0].output()
             assert re.search(pattern, trainers[0].output()), trainers[0].output()
 
     refused(resumed, r"resume: \S+/.pslaunch/snapshots has no snapshot of which pservers have all parts")
-    run_job(with_snapshots(cluster, 3), program, tmp_path)
+    run_job(with_snapshots(cluster, 3), PROGRAM, tmp_path)
     *_, older, newest = sets(tmp_path)
     refused(replace(resumed, trainers=3), "is of 2 trainers, this job has 3: synchronous")
 
@@ -284,14 +273,12 @@ def test_what_a_training_can_not_begin_with_is_named(program: Path, tmp_path: Pa
     part.write_bytes(whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:])
     refused(resumed, rf"{part} is damaged: .*; without that snapshot the training goes on from the one")
     part.write_bytes(whole)
-    text = program.read_text()
-    program.write_text(text.replace("Adam(learning_rate=1e-2, **poly)", "AdaGrad(learning_rate=1e-2)"))
-    refused(resumed, "is of another training: method of \\S+ is adam there, adagrad here")
-    program.write_text(text)
+    other = PROGRAM.replace("Adam(learning_rate=1e-2, **poly)", "AdaGrad(learning_rate=1e-2)")
+    refused(resumed, "is of another training: method of \\S+ is adam there, adagrad here", other)
     (newest / "manifest.json").unlink()  # a cut that is not whole
     outputs = run_job(
         replace(resumed, variables={**resumed.variables, "PADDLE_INIT_RESUME": str(older.parent)}),
-        program,
+        PROGRAM,
         tmp_path,
     )
     step = int(older.name.rpartition("-")[2])

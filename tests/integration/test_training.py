@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster import Cluster, run_job
+from support.cluster import Cluster, find_digests, run_job
 from support.process import poll_until, started
 from support.progress import heard
 
@@ -57,20 +57,9 @@ print("digest", seen[-1])
 POLY = {"learning_rate_schedule": "poly", "learning_rate_decay_a": 0.01, "learning_rate_decay_b": 0.5}
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    path = tmp_path / "train.py"
-    path.write_text(PROGRAM)
-    return path
-
-
-def digests(outputs: Sequence[str]) -> set[str]:
-    return {found.group(1) for text in outputs for found in re.finditer(r"^digest (\w+)$", text, re.M)}
-
-
-def same(clusters: Sequence[Cluster], program: Path, options: dict[str, object]) -> str:
+def same(clusters: Sequence[Cluster], folder: Path, options: dict[str, object]) -> str:
     """Run on each cluster; the one digest of all of them."""
-    found = [digests(run_job(cluster, program, program.parent, options)) for cluster in clusters]
+    found = [find_digests(run_job(cluster, PROGRAM, folder, options)) for cluster in clusters]
     assert len(found[0]) == 1, found
     assert all(one == found[0] for one in found), found
     return found[0].pop()
@@ -81,15 +70,15 @@ def same(clusters: Sequence[Cluster], program: Path, options: dict[str, object])
     [(False, "AdaGrad", {}), (True, "Momentum", {"momentum": 0.9, **POLY})],
 )
 def test_alone_equals_one_trainer_with_any_pservers(
-    program: Path, sparse: bool, method: str, numbers: dict[str, object]
+    tmp_path: Path, sparse: bool, method: str, numbers: dict[str, object]
 ) -> None:
     options: dict[str, object] = {"sparse": sparse, "method": method, "numbers": numbers, "drop_rate": 0.3}
     clusters = [Cluster(), Cluster(pservers=3, ports_num=2, ports_num_for_sparse=1)]
-    together = same(clusters, program, options)
-    argv = [sys.executable, str(program), json.dumps(options | {"local": True})]
-    with started(argv, env=Cluster().environ(0), cwd=program.parent) as alone:
+    together = same(clusters, tmp_path, options)
+    argv = [sys.executable, "train.py", json.dumps(options | {"local": True})]
+    with started(argv, env=Cluster().environ(0), cwd=tmp_path) as alone:
         assert alone.wait() == 0, alone.output()
-        assert digests([alone.output()]) == {together}
+        assert find_digests([alone.output()]) == {together}
         assert "THIS TRAINER TRAINS ALONE" in alone.output()
 
 
@@ -127,9 +116,7 @@ if rank == 0:
 
 def test_tables_take_no_memory_of_trainers_to_the_end(tmp_path: Path) -> None:
     """The table has 98 MiB; before, a trainer had it in memory once, and once more while it was saved."""
-    program = tmp_path / "train.py"
-    program.write_text(TABLE)
-    first, second = run_job(Cluster(trainers=2, pservers=2), program, tmp_path)
+    first, second = run_job(Cluster(trainers=2, pservers=2), TABLE, tmp_path)
     for said, limit in ((first, 64), (second, 16)):
         found = re.search(r"^peak (\d+)$", said, re.M)
         assert found and int(found[1]) < limit, said
@@ -157,9 +144,7 @@ print("calls", calls.count("push_pull"), calls.count("pull_tables"))
 
 
 def test_a_step_is_one_call_that_brings_the_rows_of_the_next(tmp_path: Path) -> None:
-    program = tmp_path / "train.py"
-    program.write_text(COUNT)
-    (said,) = run_job(Cluster(), program, tmp_path)
+    (said,) = run_job(Cluster(), COUNT, tmp_path)
     assert "calls 12 2\n" in said
 
 
@@ -182,25 +167,27 @@ print("trained on")
 
 
 def test_a_child_made_by_fork_says_nothing_at_its_exit(tmp_path: Path) -> None:
-    program = tmp_path / "train.py"
-    program.write_text(FORK)
-    (said,) = run_job(Cluster(), program, tmp_path)
+    (said,) = run_job(Cluster(), FORK, tmp_path)
     assert "trained on" in said
 
 
-def test_uneven_data_has_the_same_bits_with_any_pservers_and_never_hangs(program: Path) -> None:
+def test_uneven_data_has_the_same_bits_with_any_pservers_and_never_hangs(tmp_path: Path) -> None:
     clusters = [Cluster(trainers=3), Cluster(trainers=3, pservers=3, ports_num=2, ports_num_for_sparse=2)]
-    options = {"sparse": True, "threads": 2, "drop_rate": 0.3, "test": True}
-    same(clusters, program, options | {"batches": {"0": 3, "1": 2, "2": 0}})
+    batches = {"0": 3, "1": 2, "2": 0}
+    same(
+        clusters,
+        tmp_path,
+        {"sparse": True, "threads": 2, "drop_rate": 0.3, "test": True, "batches": batches},
+    )
 
 
-def test_reports_have_metrics_over_all_trainers(program: Path, tmp_path: Path) -> None:
+def test_reports_have_metrics_over_all_trainers(tmp_path: Path) -> None:
     cluster, found = Cluster(trainers=2, pservers=2), list[object]()
     options = {"batches": {"0": 3, "1": 5}}
     with (
         heard(tmp_path) as reports,
         cluster.serving(tmp_path),
-        cluster.training(program, tmp_path, options) as trainers,
+        cluster.training(PROGRAM, tmp_path, options) as trainers,
     ):
 
         def have_ended() -> bool:
@@ -215,16 +202,16 @@ def test_reports_have_metrics_over_all_trainers(program: Path, tmp_path: Path) -
     assert pytest.approx((3 * shares[0] + 5 * shares[1]) / 8) in found
 
 
-def test_values_of_trainer_0_win(program: Path) -> None:
+def test_values_of_trainer_0_win(tmp_path: Path) -> None:
     cluster = Cluster(trainers=2, pservers=2)
-    loaded = same([cluster], program, {"sparse": True, "loaded": True})
-    assert loaded != same([cluster], program, {"sparse": True})
+    loaded = same([cluster], tmp_path, {"sparse": True, "loaded": True})
+    assert loaded != same([cluster], tmp_path, {"sparse": True})
 
 
-def test_an_aborted_training_is_not_finished(program: Path) -> None:
+def test_an_aborted_training_is_not_finished(tmp_path: Path) -> None:
     cluster = Cluster()
-    with cluster.serving(program.parent) as (pserver,):
-        with cluster.training(program, program.parent, {"fail": 0}) as (trainer,):
+    with cluster.serving(tmp_path) as (pserver,):
+        with cluster.training(PROGRAM, tmp_path, {"fail": 0}) as (trainer,):
             assert trainer.wait() == 1
             assert "RuntimeError: the program fails" in trainer.output()
         assert "finished" not in pserver.output()
@@ -255,18 +242,16 @@ except RuntimeError as error:
 
 
 def test_a_second_trainer_with_pservers_is_refused_in_words(tmp_path: Path) -> None:
-    program = tmp_path / "train.py"
-    program.write_text(SECOND)
-    (said,) = run_job(Cluster(), program, tmp_path)
+    (said,) = run_job(Cluster(), SECOND, tmp_path)
     assert re.search(r"^refused: trainer\.SGD: another trainer\.SGD of this program ", said, re.M), said
 
 
-def test_a_vanished_pserver_ends_the_trainer_with_75(program: Path) -> None:
+def test_a_vanished_pserver_ends_the_trainer_with_75(tmp_path: Path) -> None:
     cluster = Cluster()
-    with cluster.serving(program.parent) as (pserver,):
+    with cluster.serving(tmp_path) as (pserver,):
         options = {"batches": {"0": 100000}}
-        with cluster.training(program, program.parent, options) as (trainer,):
-            log = program.parent / "log" / "paddle_trainer.INFO"
+        with cluster.training(PROGRAM, tmp_path, options) as (trainer,):
+            log = tmp_path / "log" / "paddle_trainer.INFO"
             pserver.expect(r"1 of 1 trainers connected")
             trainer.expect("init rpc client with trainer_id 0")
             poll_until(lambda: log.is_file() and "Batch=5 " in log.read_text(), describe=trainer.output)
@@ -281,9 +266,9 @@ def told(output: str) -> list[str]:
     return [line for line in output.splitlines() if line.startswith("WARNING")]
 
 
-def test_a_pserver_that_is_not_reached_ends_the_trainer_with_69(program: Path, tmp_path: Path) -> None:
+def test_a_pserver_that_is_not_reached_ends_the_trainer_with_69(tmp_path: Path) -> None:
     cluster = Cluster(connect_timeout_s=0.3)
-    with heard(tmp_path) as reports, cluster.training(program, program.parent) as (trainer,):
+    with heard(tmp_path) as reports, cluster.training(PROGRAM, tmp_path) as (trainer,):
         assert trainer.wait() == 69, trainer.output()
         why = f"no connection to pserver {cluster.address(0)} after 0.3 s (option connect_timeout): "
         assert [str(one["why"]).startswith(why) for one in reports()] == [True]
@@ -293,11 +278,11 @@ def test_a_pserver_that_is_not_reached_ends_the_trainer_with_69(program: Path, t
         assert line.endswith("trainer 0 ends with 69")
 
 
-def test_numbers_that_disagree_end_the_trainer_with_78(program: Path) -> None:
+def test_numbers_that_disagree_end_the_trainer_with_78(tmp_path: Path) -> None:
     cluster = Cluster()
     with (
-        cluster.serving(program.parent),
-        replace(cluster, trainers=2).training(program, program.parent) as both,
+        cluster.serving(tmp_path),
+        replace(cluster, trainers=2).training(PROGRAM, tmp_path) as both,
     ):
         for trainer in both:
             assert trainer.wait() == 78, trainer.output()

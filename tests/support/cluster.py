@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -68,10 +69,11 @@ class Cluster:
 
     @contextlib.contextmanager
     def training(
-        self, program: Path, folder: Path, options: Mapping[str, object] | None = None
+        self, text: str, folder: Path, options: Mapping[str, object] | None = None
     ) -> Iterator[list[Started]]:
-        """All trainers, started; `options` reach the program as JSON in its only argument."""
-        argv = [sys.executable, str(program), json.dumps(options or {})]
+        """All trainers, started; `options` reach the program with this text as JSON in its only argument."""
+        (folder / "train.py").write_text(text)
+        argv = [sys.executable, "train.py", json.dumps(options or {})]
         with contextlib.ExitStack() as stack:
             yield [
                 stack.enter_context(started(argv, env=self.environ(i), cwd=folder))
@@ -79,11 +81,16 @@ class Cluster:
             ]
 
 
+def find_digests(said: Sequence[str]) -> set[str]:
+    """The digests that trainers have printed."""
+    return {found for text in said for found in re.findall(r"^digest (\w+)$", text, re.MULTILINE)}
+
+
 def run_job(
-    cluster: Cluster, program: Path, folder: Path, options: Mapping[str, object] | None = None
+    cluster: Cluster, text: str, folder: Path, options: Mapping[str, object] | None = None
 ) -> Sequence[str]:
     """Run a program on a cluster until all have ended with 0; what each trainer wrote."""
-    with cluster.serving(folder) as pservers, cluster.training(program, folder, options) as trainers:
+    with cluster.serving(folder) as pservers, cluster.training(text, folder, options) as trainers:
         for process in [*trainers, *pservers]:
             assert process.wait() == 0, process.output()
         return [process.output() for process in trainers]
