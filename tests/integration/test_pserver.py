@@ -193,36 +193,6 @@ def test_trainers_gather_messages_of_any_size_between_passes(mode: Mode) -> None
     )
 
 
-CUTS = [600, 5_000, 64_700, 150_001, 199_999, -700, -3_000, -150_000]
-
-
-def test_each_push_counts_once_whatever_is_cut() -> None:
-    """Connections are cut in handshakes, headers, bodies and answers; whole-number gradients add up."""
-    trainers = 2
-
-    def push(t: int) -> tuple[F32, F32]:
-        w, keys = np.zeros(SIZE, np.float32), np.arange(ROWS, dtype=np.uint64)
-        endpoint = proxies[0].endpoint
-        with found.client(t, endpoints=[endpoint]) as c:
-            c.create_dense("w", SIZE, PLAIN)
-            c.create_sparse("e", ROWS, DIM, PLAIN, ZERO)
-            c.init_dense({"w": w})
-            for step in range(1, 7):
-                rows = np.full((ROWS, DIM), step, np.float32)
-                c.push_pull({"w": np.full(SIZE, step, np.float32)}, {"w": w}, {"e": (keys, rows)})
-            e = c.pull_rows("e", keys)
-            c.barrier()
-            c.finish()
-        return w, e
-
-    with cluster(trainers=trainers) as found, cutting(found.endpoints, CUTS * trainers) as proxies:
-        for w, e in run_trainers(trainers, push):
-            np.testing.assert_array_equal(w, np.full(SIZE, -21 * trainers, np.float32))
-            np.testing.assert_array_equal(e, np.full((ROWS, DIM), -21 * trainers, np.float32))
-        assert found.codes() == [0]
-        assert proxies[0].cut >= len(CUTS)
-
-
 def test_many_trainers_do_not_need_much_memory() -> None:
     """32 gradients of 4 MiB at once: a shard holds a few, the others wait in their sockets."""
     size, trainers = 1 << 20, 32
