@@ -18,7 +18,7 @@ import pytest
 
 from pslaunch.runtime.client import dialer, handshake
 from pslaunch.runtime.client.caller import Caller
-from pslaunch.runtime.client.dialer import ClientError, PeerVanished
+from pslaunch.runtime.client.dialer import PeerVanished
 from support.progress import heard
 from support.pservers import HOST, PLAIN, ZERO, bind_block, cluster, make_caller, run_trainers
 
@@ -206,21 +206,6 @@ def test_each_pserver_is_waited_for_when_the_trainer_finishes(monkeypatch: pytes
     ]
     for thread in threads:
         thread.join()
-
-
-def test_a_missing_pserver_is_named_when_the_time_is_over() -> None:
-    (sock,) = bind_block(1)
-    port = sock.getsockname()[1]
-    sock.close()
-    lines: list[str] = []
-    c = make_caller([(HOST, port)], connect_timeout=0.2, log=lines.append)
-    with c, pytest.raises(ClientError, match=rf"{HOST}:{port} .*connect_timeout"):
-        c.connect()
-    assert lines[:3] == [
-        "init rpc client with trainer_id 0",
-        "server not ready, wait 0.05 sec to retry...",
-        f"not ready endpoints:['{HOST}:{port}']",
-    ]
 
 
 def test_a_name_that_is_not_known_is_said_at_once_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
