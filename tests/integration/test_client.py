@@ -53,24 +53,6 @@ def train(client: Client, trainer: int) -> tuple[F32, F32, F32]:
     return values, rows, last
 
 
-@pytest.mark.asan
-def test_two_trainers_have_the_same_bits_for_any_number_of_pservers() -> None:
-    results = []
-    for pservers in (1, 3):
-        with cluster(pservers, trainers=2) as found:
-
-            def run(trainer: int) -> Any:
-                with connect(found, trainer) as client:
-                    return train(client, trainer)
-
-            results += run_trainers(2, run)
-            assert found.codes() == [0] * pservers
-    for other in results[1:]:
-        for ours, theirs in zip(results[0], other, strict=True):
-            np.testing.assert_array_equal(ours, theirs)
-    np.testing.assert_array_equal(results[0][2], np.arange(5) - 2.0)
-
-
 @pytest.mark.parametrize("mode", ["half_async", "async"])
 def test_asynchronous_modes_have_several_pushes_on_their_way(mode: Mode) -> None:
     with cluster(2) as found, connect(found, mode=mode) as client:
