@@ -225,6 +225,15 @@ MANY = 1_500_000  # rows of Adam: 149 MiB with their keys
 ADAM = Optim(method="adam", learning_rate=0.1)
 
 
+def save(c: Caller, folder: Path) -> list[str]:
+    """Let pservers save, and make it a set; the names of the parts."""
+    entries = c.save(folder, "one")
+    items = PartFile(Content(folder / entries[0].name)).items.values()
+    objects = [describe_object(item.create) for item in items]
+    write_manifest(folder, Manifest(layout=asdict(c.layout), objects=objects, files=entries))
+    return [entry.name for entry in entries]
+
+
 def make_table(c: Caller) -> None:
     c.create_sparse("big", MANY, DIM, ADAM, NORMAL)
     c.init_dense({})
@@ -239,12 +248,9 @@ def test_saving_and_loading_take_little_memory_beside_the_table(tmp_path: Path) 
         (process,) = found.processes
         Path(f"/proc/{process.proc.pid}/clear_refs").write_text("5")
         table = read_memory(process.pid, "VmRSS")
-        entries = c.save(tmp_path, "now")
+        save(c, tmp_path)
         assert read_memory(process.pid) - table < 64 << 20
         row = c.pull_rows("big", np.array([7], np.uint64))
-        layout = asdict(c.layout)
-    described = PartFile(Content(tmp_path / entries[0].name)).items["big"].create
-    write_manifest(tmp_path, Manifest(layout=layout, objects=[describe_object(described)], files=entries))
     with cluster(2) as found, found.client(0) as c:
         c.load(tmp_path)
         make_table(c)
@@ -258,13 +264,9 @@ def test_parts_move_to_the_node_of_trainer_0(tmp_path: Path, monkeypatch: pytest
     model, theirs = Path("model"), Path(".pslaunch/snapshots/model")
     with cluster(2) as found, found.client(0) as c:
         values = train(c, 1, finish=False)
-        entries = c.save(model, "one")
-        names = [entry.name for entry in entries]
-        assert sorted(path.name for path in model.iterdir()) == names and not list(theirs.iterdir())
-        objects = [
-            describe_object(item.create) for item in PartFile(Content(model / names[0])).items.values()
-        ]
-        write_manifest(model, Manifest(layout=asdict(c.layout), objects=objects, files=entries))
+        names = save(c, model)
+        assert sorted(path.name for path in model.iterdir()) == ["manifest.json", *names]
+        assert not list(theirs.iterdir())
     same(joined.load(model), values)
 
 
@@ -305,11 +307,7 @@ def test_a_load_is_refused_once_there_are_objects_and_a_damaged_or_missing_set_t
         with pytest.raises(SetError, match="no set of saved parameters"):
             c.load(tmp_path)
         train(c, 1, finish=False)
-        entries = c.save(tmp_path, "one")
-        assert [entry.name for entry in entries] == ["shard-00000-000-one.bin", "shard-00001-000-one.bin"]
-        first = PartFile(Content(tmp_path / entries[0].name))
-        objects = [describe_object(item.create) for item in first.items.values()]
-        write_manifest(tmp_path, Manifest(layout=asdict(c.layout), objects=objects, files=entries))
+        assert save(c, tmp_path) == ["shard-00000-000-one.bin", "shard-00001-000-one.bin"]
         same(joined.load(tmp_path), {})
         with pytest.raises(SetError, match="'w' was created before the load"):
             c.load(tmp_path)
