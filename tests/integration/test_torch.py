@@ -7,39 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from support.jobs import QUICK, FabricPlace, LocalPlace, Place, succeeded, until_nothing_runs
+from support.jobs import QUICK, LocalPlace, Place, succeeded, until_nothing_runs
 from support.others import program, torch_python
 from support.pages import DOCS, list_blocks
-from testbed import Hosts
 
 pytestmark = pytest.mark.slow
 
 
-def weights_of_ranks(place: Place, workspace: Path, count: int) -> list[str]:
-    """Train with `count` trainers and no pserver; return each rank's weights."""
-    python = torch_python()
+@pytest.mark.parametrize("place", ["local", "fabric"], indirect=True)
+def test_ranks_of_torch_end_with_the_same_weights(place: Place, workspace: Path) -> None:
     name = program("torch_train.py", workspace)
-    options = [f"--python={python}", "--server_num=0", f"--worker_num={count}"]
+    options = [f"--python={torch_python()}", "--server_num=0", "--worker_num=3"]
     job = succeeded(place, workspace, *options, program=[name], timeout_s=90)
-    results = []
-    for rank in range(count):
+    weights = set()
+    for rank in range(3):
         text = "\n".join(job.lines(f"trainer/{rank}"))
-        shape = rf"^rank {rank} of {count}: loss (\S+) -> (\S+), weights (\[.*\])$"
+        shape = rf"^rank {rank} of 3: loss (\S+) -> (\S+), weights (\[.*\])$"
         found = re.search(shape, text, re.MULTILINE)
         assert found and float(found[2]) < float(found[1]), text
-        results.append(found[3])
+        weights.add(found[3])
+    assert len(weights) == 1
     until_nothing_runs(2.0)
-    return results
-
-
-def test_ranks_of_torch_on_this_machine_end_with_the_same_weights(workspace: Path) -> None:
-    weights = weights_of_ranks(LocalPlace(1), workspace, 3)
-    assert weights == [weights[0]] * 3
-
-
-def test_ranks_of_torch_on_hosts_end_with_the_same_weights(hosts: Hosts, workspace: Path) -> None:
-    weights = weights_of_ranks(FabricPlace(hosts), workspace, 3)
-    assert weights == [weights[0]] * 3
 
 
 RESTARTED = """
