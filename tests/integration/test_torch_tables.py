@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from support.jobs import (
     LocalPlace,
     Place,
     finished,
-    running,
     succeeded,
     until_nothing_runs,
 )
@@ -169,30 +167,6 @@ def test_the_program_of_the_page_learns(carrying: Path) -> None:
         re.fullmatch(r"loss (\S+), row 3 begins with \S+", job.lines(f"trainer/{i}")[-1]) for i in (0, 1)
     ]
     assert all(one and float(one[1]) < 0.6 for one in found), job.launcher.output()  # 0.69 without learning
-
-
-KILLED = """
-import os, signal, sys
-import torch
-import pslaunch.torch as ps
-
-table = ps.Embedding("table", 4)
-for step in range(1000):
-    table(torch.arange(8)).sum().backward()
-    if step == 3:
-        print("training", flush=True)
-        signal.pause() if os.environ["RANK"] == "1" else None
-"""
-
-
-def test_a_killed_trainer_ends_the_job(carrying: Path) -> None:
-    (carrying / "train.py").write_text(KILLED)
-    options = [*find_torch(), "--server_num=2", "--worker_num=2", *QUICK]
-    with running(LocalPlace(1), carrying, *options) as job:
-        job.until_printed("training", ["trainer/1"])
-        os.kill(job.pid("trainer/1"), signal.SIGKILL)
-        assert job.launcher.wait(timeout_s=60) == 128 + signal.SIGKILL
-    until_nothing_runs(2.0)
 
 
 RESTARTED = """
