@@ -17,7 +17,7 @@ from pslaunch.node import codes
 from support import leaks
 from support.faults import control
 from support.jobs import PSLAUNCH, FabricPlace, Place, finished, run_pslaunch, running
-from support.process import poll_until
+from support.process import poll_until, until_empty
 from support.trainings import STUBBORN
 from testbed import Hosts
 
@@ -169,11 +169,7 @@ def test_pkill_on_a_host_ends_the_job(hosts: Hosts, workspace: Path) -> None:
         assert "pslaunch" in host.processes()[agent]
         host.run("pkill", "-9", "-f", "pslaunch")
         assert job.launcher.wait() == codes.NODE_LOST, job.launcher.output()
-        poll_until(
-            lambda: not host.processes(),
-            describe=lambda: f"left: {host.processes()}",
-            timeout_s=GRACE_S + EXTRA_S,
-        )
+        until_empty(host.processes, GRACE_S + EXTRA_S)
         assert (host.root / workspace.name / "told").exists()  # TERM came before KILL
 
 

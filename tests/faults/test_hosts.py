@@ -22,7 +22,7 @@ from support.beside import NAME, STRANGER, Inhabited, inhabited
 from support.clock import own_s
 from support.faults import Control, control
 from support.jobs import PSLAUNCH, FabricPlace, Job, Place, parent_of, running
-from support.process import poll_until
+from support.process import poll_until, until_empty
 from support.trainings import STUBBORN
 from testbed import Host, Hosts, why_not
 
@@ -235,7 +235,7 @@ def test_nothing_is_left_on_any_host(
             return there + [words for pid, words in this.control.processes().items() if pid not in but]
 
         end_s = struck_s + case.bound_s() + SLACK_S + (CONNECT_S if case.when == "reaching" else 0.0)
-        poll_until(lambda: not left(), describe=lambda: f"left: {left()}", timeout_s=end_s - own_s())
+        until_empty(left, end_s - own_s())
         launcher = this.job.launcher
         if (case.who, case.how) == ("launcher", "STOP"):
             os.kill(launcher.pid, signal.SIGCONT)
@@ -247,11 +247,7 @@ def test_nothing_is_left_on_any_host(
             this.held.tell()
         check_words(case, this)
     struck.thaw()
-    poll_until(
-        lambda: not inhabited_hosts.left(),
-        describe=lambda: f"left: {inhabited_hosts.left()}",
-        timeout_s=LOST_AFTER_S + GRACE_S + EXTRA_S + SLACK_S,
-    )
+    until_empty(inhabited_hosts.left, LOST_AFTER_S + GRACE_S + EXTRA_S + SLACK_S)
 
 
 def check_words(case: Case, this: Hit) -> None:
@@ -310,11 +306,7 @@ def test_a_free_job_goes_on_without_its_launcher_and_ends_from_any_machine(
     argv = hosts.as_user([*PSLAUNCH, "stop", f"--conf={conf}", job.get_job()["job"]])
     done = subprocess.run(argv, env=elsewhere, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
-    poll_until(
-        lambda: not inhabited_hosts.left(),
-        describe=lambda: f"left: {inhabited_hosts.left()}",
-        timeout_s=GRACE_S + EXTRA_S + SLACK_S,
-    )
+    until_empty(inhabited_hosts.left, GRACE_S + EXTRA_S + SLACK_S)
 
 
 def test_agents_hear_the_launcher_while_a_host_is_still_being_reached(
@@ -332,11 +324,7 @@ def test_agents_hear_the_launcher_while_a_host_is_still_being_reached(
             lambda: len(cut.processes()) == len(waiting.processes()) == 2, describe="keepers and agents"
         )
         cut.cut_off()
-        poll_until(
-            lambda: not cut.processes(),
-            describe=lambda: f"left: {cut.processes()}",
-            timeout_s=LOST_AFTER_S + GRACE_S + EXTRA_S + SLACK_S,
-        )
+        until_empty(cut.processes, LOST_AFTER_S + GRACE_S + EXTRA_S + SLACK_S)
         assert len(waiting.processes()) == 2
         job.launcher.proc.send_signal(signal.SIGINT)
         assert job.launcher.wait() == codes.INT, job.launcher.output()

@@ -27,7 +27,7 @@ from support.jobs import (
     succeeded,
     until_nothing_runs,
 )
-from support.process import poll_until
+from support.process import poll_until, until_empty
 from support.slurm import JOB_S, Slurm, SlurmPlace
 from support.trainings import SAVING, STUBBORN
 from support.word2vec import make_workspace
@@ -59,10 +59,6 @@ def call(slurm: Slurm, *argv: str) -> subprocess.CompletedProcess[str]:
 
 def list_queue(slurm: Slurm, what: str = "%i") -> list[str]:
     return slurm.run("squeue", "--noheader", f"--format={what}", check=True).stdout.split()
-
-
-def until_queue_is_empty(slurm: Slurm, within_s: float) -> None:
-    poll_until(lambda: not list_queue(slurm), describe=lambda: str(list_queue(slurm)), timeout_s=within_s)
 
 
 def find_words(job: Job) -> str:
@@ -115,7 +111,7 @@ def test_killing_one_of_ours_leaves_no_process_and_no_allocation(
         # Slurm may tell the agents to end before srun's loss is noticed.
         assert code in ((128 + signal.SIGKILL,) if of == "launcher" else (codes.NODE_LOST, codes.TERM))
         until_nothing_runs(1 + 2)
-        until_queue_is_empty(slurm, JOB_S)
+        until_empty(lambda: list_queue(slurm), JOB_S)
 
 
 def find_pid(job: Job, of: str) -> int:
@@ -167,7 +163,7 @@ def test_scancel_ends_the_job_in_order(slurm: Slurm, place: SlurmPlace, workspac
         assert job.launcher.wait() == codes.TERM, job.launcher.output()
         assert re.search(r"Slurm cancelled step \d+\.0 at \S+ by scancel", find_words(job))
     assert (slurm.hosts[0].root / workspace.name / "output/saved").exists()
-    until_queue_is_empty(slurm, JOB_S)
+    until_empty(lambda: list_queue(slurm), JOB_S)
 
 
 def test_host_that_is_cut_off_is_lost_in_time(slurm: Slurm, place: SlurmPlace, workspace: Path) -> None:
@@ -180,7 +176,7 @@ def test_host_that_is_cut_off_is_lost_in_time(slurm: Slurm, place: SlurmPlace, w
             assert "node3" in job.end()["reason"]
         finally:
             slurm.hosts[2].restore_link()
-        until_queue_is_empty(slurm, JOB_S)
+        until_empty(lambda: list_queue(slurm), JOB_S)
 
 
 # --- Batch jobs. ---
@@ -329,7 +325,7 @@ def test_detached_job_keeps_its_allocation_and_gives_it_back(slurm: Slurm, folde
     assert "running" in call(slurm, "status", job).stdout
     assert call(slurm, "logs", job, "trainer/2").stdout.count("ready") == 1
     assert call(slurm, "stop", job).returncode == 0
-    until_queue_is_empty(slurm, JOB_S)
+    until_empty(lambda: list_queue(slurm), JOB_S)
 
 
 # --- Before the start. ---

@@ -13,7 +13,7 @@ import pytest
 import testbed.__main__ as tool
 from support import others
 from support.others import ROOT
-from support.process import poll_until, started
+from support.process import started, until_empty
 from testbed import Hosts, sweep
 
 OWNER = """
@@ -37,7 +37,7 @@ def test_nothing_is_left_of_a_killed_owner(hosts: Hosts) -> None:
         made = owner.expect(r"^made (\w+) (\S+)$")
         assert len(remains(*made.groups())) > 4
         owner.kill()
-    poll_until(lambda: not remains(*made.groups()), describe=lambda: str(remains(*made.groups())))
+    until_empty(lambda: remains(*made.groups()), 45.0)
 
 
 BUSY = """

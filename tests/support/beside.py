@@ -10,7 +10,7 @@ from pathlib import Path
 
 from support import leaks
 from support.jobs import FabricPlace, Job, parent_of
-from support.process import poll_until, started
+from support.process import started, until_empty
 from testbed import Host, Hosts
 
 NAME = "stranger"
@@ -96,9 +96,7 @@ class Inhabited:
             for host in self.hosts:
                 if host.as_made:
                     self._beside[host.name].check()
-            poll_until(
-                lambda: not self.left(), describe=lambda: f"left on {self.left()}", timeout_s=leaks.GRACE_S
-            )
+            until_empty(self.left, leaks.GRACE_S)
         finally:
             for host in self.hosts:
                 if not host.as_made:

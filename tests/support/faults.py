@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from support import leaks
-from support.process import poll_until
+from support.process import poll_until, until_empty
 
 HOOKS = Path(__file__).parents[1] / "faults" / "hooks"
 MARK = "PSLAUNCH_TEST_CASE"  # in the environment of every process of one job under test
@@ -111,11 +111,8 @@ class Control:
 
     def until_gone(self, within_s: float, *, but: Sequence[int] = ()) -> None:
         """Wait until nothing of the job is alive, `but` excepted; AssertionError after `within_s`."""
-        poll_until(
-            lambda: not self.processes().keys() - set(but),
-            describe=lambda: f"gone; left: {self.processes()}",
-            timeout_s=within_s,
-            every_s=0.05,
+        until_empty(
+            lambda: {pid: words for pid, words in self.processes().items() if pid not in but}, within_s
         )
 
     def close(self) -> None:

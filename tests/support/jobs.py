@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from pslaunch.runtime.files.manifest import MANIFEST
 from support import leaks
 from support.models import hash_set
-from support.process import Started, poll_until, started
+from support.process import Started, started, until_empty
 from testbed import Host, Hosts
 
 Event = dict[str, Any]
@@ -293,8 +293,4 @@ def run_pslaunch(
 
 def until_nothing_runs(within_s: float) -> None:
     """Wait until no process of this test is left; fails after `within_s`."""
-    poll_until(
-        lambda: not leaks.processes_of_the_test(),
-        describe=lambda: str(leaks.processes_of_the_test()),
-        timeout_s=within_s,
-    )
+    until_empty(leaks.processes_of_the_test, within_s)

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -46,6 +46,11 @@ def poll_until(
             text = describe if isinstance(describe, str) else describe()
             raise AssertionError(f"not within {timeout_s:g} s: {text}")
         time.sleep(every_s)
+
+
+def until_empty(find: Callable[[], Collection[object]], within_s: float) -> None:
+    """Wait until nothing is found any more; AssertionError with what is left after `within_s`."""
+    poll_until(lambda: not find(), describe=lambda: f"left: {find()}", timeout_s=within_s)
 
 
 def open_below(folder: Path) -> list[Path]:
