@@ -38,8 +38,7 @@ def stranger(
 ) -> Iterator[tuple[Job, Path]]:
     """Another job of this user, beside all jobs under test, with the same names of programs."""
     workspace = tmp_path_factory.mktemp("stranger")
-    (workspace / "train.py").write_text(STRANGER)
-    with running(LocalPlace(1), workspace, "--grace=0.2", "--server=script") as job:
+    with running(LocalPlace(1), workspace, "--grace=0.2", "--server=script", text=STRANGER) as job:
         job.until_printed("ready", ["pserver/0", "trainer/0"])
         yield job, workspace
         job.launcher.proc.send_signal(signal.SIGTERM)

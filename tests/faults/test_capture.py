@@ -39,10 +39,9 @@ def find_nonces(capture: Capture, plane: prove.Plane, secret: bytes) -> list[byt
 @pytest.mark.may_skip("only root sees packets")
 @pytest.mark.parametrize("option", ["--head=node", "--detach"])
 def test_neither_secret_nor_key_of_a_led_job_is_in_any_packet(workspace: Path, option: str) -> None:
-    (workspace / "train.py").write_text(PROGRAM)
     (workspace / "data").write_bytes(os.urandom(PASSED_ON_BYTES))
     with capturing() as capture:
-        with running(LocalPlace(3, option), workspace, "--server_num=0") as job:
+        with running(LocalPlace(3, option), workspace, "--server_num=0", text=PROGRAM) as job:
             assert job.launcher.wait() == 0
         until_nothing_runs(60)
     secret = bytes.fromhex((workspace / "kept").read_text())

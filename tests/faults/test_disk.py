@@ -50,11 +50,10 @@ def test_a_read_only_workspace_runs_with_another_log_dir(
 
 @pytest.mark.parametrize("when", ["starting", "ending"])
 def test_a_log_that_takes_nothing_ends_the_job_and_is_named(place: Place, workspace: Path, when: str) -> None:
-    (workspace / "train.py").write_text(TALKS)
     log = workspace / "log/train.1.log"
     with control("agent nodefile 1", "trainer/1 begin 1") as ctl:
         env = ctl.env() | {"TIMES": "1" if when == "starting" else "0"}
-        with running(place, workspace, *OPTIONS, env=env) as job:
+        with running(place, workspace, *OPTIONS, env=env, text=TALKS) as job:
             held = ctl.held()
             log.symlink_to("/dev/full")  # takes nothing, on any machine; logs of earlier jobs are gone by now
             held.tell()
@@ -74,13 +73,12 @@ def test_a_log_that_takes_nothing_ends_the_job_and_is_named(place: Place, worksp
 @pytest.mark.parametrize("variable", ["TMPDIR", "XDG_STATE_HOME"])
 def test_a_full_disk_beside_that_of_the_job(workspace: Path, place: Place, variable: str) -> None:
     """The run folder has the job's secret and is named; what later shells would read is no reason to fail."""
-    (workspace / "train.py").write_text("pass")
     with (
         tempfile.TemporaryDirectory() as folder,  # a run folder's path is short
         small_disk(Path(folder, "small")) as disk,
     ):
         fill(disk)
-        code, job = finished(place, workspace, "--server_num=0", env={variable: str(disk)})
+        code, job = finished(place, workspace, "--server_num=0", env={variable: str(disk)}, text="pass")
         if variable == "TMPDIR":
             said = job.end()["reason"]
             assert code == codes.IO and f"can't use {disk}/pslaunch-" in said
@@ -90,11 +88,10 @@ def test_a_full_disk_beside_that_of_the_job(workspace: Path, place: Place, varia
 
 
 def test_full_tmpdir_of_a_host_is_named_with_its_path(hosts: Hosts, workspace: Path) -> None:
-    (workspace / "train.py").write_text("pass")
     full = hosts[1]
     full.mount_small_disk(1 << 18, "/tmp")
     full.run("sh", "-c", "cat /dev/zero > /tmp/ballast || true")
-    code, job = finished(FabricPlace(hosts), workspace, "--server_num=0")
+    code, job = finished(FabricPlace(hosts), workspace, "--server_num=0", text="pass")
     said = job.launcher.output()
     assert code == codes.IO, said
     path = r"/tmp/pslaunch-\w+/secret: No space left on device; free some space there"
@@ -103,11 +100,10 @@ def test_full_tmpdir_of_a_host_is_named_with_its_path(hosts: Hosts, workspace: P
 
 
 def test_logs_of_an_earlier_job_make_room_for_the_next_one(place: Place, workspace: Path) -> None:
-    (workspace / "train.py").write_text("print('new')")
     with small_disk(workspace / "small") as disk:
         (disk / "log").mkdir()
         fill(disk, "log/train.log")
-        succeeded(place, workspace, *OPTIONS, f"--log_dir={disk}/log")
+        succeeded(place, workspace, *OPTIONS, f"--log_dir={disk}/log", text="print('new')")
         assert (disk / "log/train.log").read_text() == "new\n"
 
 
@@ -134,10 +130,9 @@ def check_limit(job: Job, code: int, hard: int) -> None:
 
 
 def test_full_disk_keeps_written_files(place: Place, workspace: Path) -> None:
-    (workspace / "train.py").write_text(TALKS)
     with small_disk(workspace / "small") as disk, control("trainer/1 begin 1") as ctl:
         env = ctl.env() | {"TIMES": str(1 << 20 >> 4)}
-        with running(place, workspace, *OPTIONS, f"--log_dir={disk}/log", env=env) as job:
+        with running(place, workspace, *OPTIONS, f"--log_dir={disk}/log", env=env, text=TALKS) as job:
             ctl.held().tell()
             assert job.launcher.wait() == codes.IO
             ctl.until_gone(GONE_WITHIN_S)
@@ -149,10 +144,9 @@ def test_full_disk_keeps_written_files(place: Place, workspace: Path) -> None:
 def test_a_disk_that_is_full_when_the_model_is_saved_ends_the_job_and_names_the_file(
     place: Place, workspace: Path
 ) -> None:
-    (workspace / "train.py").write_text(TRAIN)
     with small_disk(workspace / "output") as disk, control() as ctl:
         fill(disk)
-        code, job = finished(place, workspace, "--grace=1", env=ctl.env())
+        code, job = finished(place, workspace, "--grace=1", env=ctl.env(), text=TRAIN)
         assert code == codes.IO, job.launcher.output()
         failure = job.end()["failure"]
         assert failure["what"] == "trainer/0"

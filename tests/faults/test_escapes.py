@@ -57,11 +57,10 @@ def test_a_chain_of_forks_ends_with_its_job(
     place: Place, workspace: Path, compile_program: Callable[[str], Path], hit: str, member_lives_us: str
 ) -> None:
     shutil.copy(compile_program("fork_chain"), workspace)
-    (workspace / "train.py").write_text(CHAIN)
     os.mkfifo(workspace / "alive")
     reader = os.open(workspace / "alive", os.O_RDONLY | os.O_NONBLOCK)
     try:
-        with running(place, workspace, *OPTIONS, program=["train.py", member_lives_us]) as job:
+        with running(place, workspace, *OPTIONS, program=["train.py", member_lives_us], text=CHAIN) as job:
             job.until_printed("ready", ["trainer/0"])
             with pytest.raises(BlockingIOError):  # somebody has it open
                 os.read(reader, 1)
@@ -121,8 +120,7 @@ def test_what_both_guards_leave_when_killed_is_ended_by_the_next_command(
     place: Place, workspace: Path, by: str
 ) -> None:
     before = leaks.our_files()
-    (workspace / "train.py").write_text(COUNTING)
-    with control() as ctl, running(place, workspace, *BOTH_ROLES, env=ctl.env()) as job:
+    with control() as ctl, running(place, workspace, *BOTH_ROLES, env=ctl.env(), text=COUNTING) as job:
         job.until_printed("hidden", ["trainer/0", "pserver/0"])
         kill_all(job.guards("trainer/0"))
         assert job.launcher.wait() == codes.NODE_LOST
@@ -147,8 +145,7 @@ def test_what_both_guards_leave_when_killed_is_ended_by_the_next_command(
 
 
 def test_trainer_of_a_killed_agent_is_told_once(place: Place, workspace: Path) -> None:
-    (workspace / "train.py").write_text(COUNTING)
-    with control() as ctl, running(place, workspace, *BOTH_ROLES, env=ctl.env()) as job:
+    with control() as ctl, running(place, workspace, *BOTH_ROLES, env=ctl.env(), text=COUNTING) as job:
         job.until_printed("hidden", ["trainer/0", "pserver/0"])
         os.kill(job.guards("trainer/0")[1], signal.SIGKILL)
         ctl.until_gone(GRACE_S + EXTRA_S)
@@ -189,10 +186,9 @@ def test_process_that_can_not_be_ended_is_named_also_by_the_keeper_of_a_lost_hos
     for host in hosts:
         program = shutil.copy(compile_program("other_user"), host.root)
         Path(program).chmod(0o4755)
-    (workspace / "train.py").write_text(OTHER_USER)
     place = FabricPlace(hosts, "--head=node", on=[hosts[0], lost], user=user)
     options = (*OPTIONS, "--worker_num=2", f"--env=PROGRAM={hosts.root_dir}/other_user")
-    with running(place, workspace, *options) as job:
+    with running(place, workspace, *options, text=OTHER_USER) as job:
         job.until_printed("started", ["trainer/0", "trainer/1"])
         os.kill(job.guards("trainer/1")[1], signal.SIGKILL)
         assert job.launcher.wait() == codes.NODE_LOST

@@ -162,7 +162,6 @@ class Hit:
 @contextlib.contextmanager
 def hit(place: Place, workspace: Path, case: Case, rng: random.Random) -> Iterator[Hit]:
     """A job at the moment of its fault."""
-    (workspace / "train.py").write_text(STUBBORN)
     moment = case.moment(place, rng)
     # If nobody falls silent, silence must not end the job.
     lost_after_s = LOST_AFTER_S if case.silent or case.missed(place) else 60
@@ -170,7 +169,7 @@ def hit(place: Place, workspace: Path, case: Case, rng: random.Random) -> Iterat
     options.append(f"--worker_num={max(2, place.nodes)}")
     with control(*([moment] if moment else [])) as ctl:
         environ = ctl.env(line=case.who == "line")
-        with running(place, workspace, *options, env=environ) as job:
+        with running(place, workspace, *options, env=environ, text=STUBBORN) as job:
             found = Hit(place, job, ctl, case, moment)
             try:
                 yield found

@@ -95,11 +95,10 @@ def wrong_secret(dial: Dial, rng: random.Random) -> list[str]:
 
 
 def test_a_training_goes_on(workspace: Path, rng: random.Random) -> None:
-    (workspace / "train.py").write_text(TRAIN)
     options = ("--worker_num=2", "--ports_num=2", "--ports_num_for_sparse=1", "--grace=1")
     with (
         control("trainer/1 batch1 1", "trainer/1 batch3 1") as ctl,
-        running(LocalPlace(1), workspace, *options, env=ctl.env()) as job,
+        running(LocalPlace(1), workspace, *options, env=ctl.env(), text=TRAIN) as job,
         contextlib.ExitStack() as stack,
     ):
         held = ctl.held()
@@ -178,11 +177,10 @@ def listening_port(pid: int) -> int:
 
 
 def test_agents_get_in_through_a_flood_that_never_speaks(workspace: Path) -> None:
-    (workspace / "train.py").write_text(TRAIN)
     # The launcher is held when node 0 leads, before it starts the others, whose agents dial.
     with (
         control("launcher subprocess.Popen 2") as ctl,
-        running(LocalPlace(3, "--head=node"), workspace, "--worker_num=2", env=ctl.env()) as job,
+        running(LocalPlace(3, "--head=node"), workspace, "--worker_num=2", env=ctl.env(), text=TRAIN) as job,
         contextlib.ExitStack() as stack,
     ):
         held = ctl.held()

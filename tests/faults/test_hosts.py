@@ -187,7 +187,6 @@ class Hit:
 @contextlib.contextmanager
 def hit(place: Place, hosts: Hosts, workspace: Path, case: Case) -> Iterator[Hit]:
     """A job at the moment of its fault."""
-    (workspace / "train.py").write_text(STUBBORN)
     grace_s = 30.0 if case.how == "twice" else GRACE_S
     # If nobody falls silent, silence must not end the job.
     lost_after_s = LOST_AFTER_S if case.silent else 60.0
@@ -204,7 +203,7 @@ def hit(place: Place, hosts: Hosts, workspace: Path, case: Case) -> Iterator[Hit
                 python = host.root / "python"
                 python.write_text(ctl.python(hosts.folder) if number == case.node else plain)
                 python.chmod(0o755)
-        with running(place, workspace, *options, env=ctl.env()) as job:
+        with running(place, workspace, *options, env=ctl.env(), text=STUBBORN) as job:
             yield Hit(case, hosts, job, ctl)
 
 
@@ -276,8 +275,7 @@ TIMES = (f"--grace={GRACE_S}", f"--lost_after={LOST_AFTER_S}", "--server_num=0",
 def test_a_host_that_the_launcher_alone_has_lost_goes_on_for_its_head(
     place: Place, hosts: Hosts, workspace: Path
 ) -> None:
-    (workspace / "train.py").write_text(TICKING)
-    with running(place, workspace, *TIMES) as job:
+    with running(place, workspace, *TIMES, text=TICKING) as job:
         job.until(lambda _: job.lines("trainer/2"), "a tick")
         hosts[2].cut_off()
         seen = len(job.lines("trainer/2"))
@@ -290,8 +288,7 @@ def test_a_host_that_the_launcher_alone_has_lost_goes_on_for_its_head(
 def test_a_free_job_goes_on_without_its_launcher_and_ends_from_any_machine(
     place: Place, hosts: Hosts, inhabited_hosts: Inhabited, workspace: Path, tmp_path: Path
 ) -> None:
-    (workspace / "train.py").write_text(TICKING)
-    with running(place, workspace, *TIMES, "--detach") as job:
+    with running(place, workspace, *TIMES, "--detach", text=TICKING) as job:
         job.launcher.expect("the job continues by itself")
         job.launcher.kill()  # in whatever it still does
     logs = [folder / "log/train.log" for folder in place.workspaces(workspace)]
@@ -313,13 +310,12 @@ def test_agents_hear_the_launcher_while_a_host_is_still_being_reached(
     make_hosts: Callable[..., Hosts], workspace: Path
 ) -> None:
     """Those that don't end after --lost_after; the others wait as long as it takes."""
-    (workspace / "train.py").write_text(TICKING)
     hosts = make_hosts(4)
     _, cut, waiting, silent = hosts
     silent.freeze()
     place = FabricPlace(hosts, "--head=node")
     options = ("--connect_timeout=600", f"--lost_after={LOST_AFTER_S}", "--grace=1", "--server_num=0")
-    with running(place, workspace, *options) as job:
+    with running(place, workspace, *options, text=TICKING) as job:
         poll_until(
             lambda: len(cut.processes()) == len(waiting.processes()) == 2, describe="keepers and agents"
         )
@@ -334,9 +330,8 @@ def test_agents_hear_the_launcher_while_a_host_is_still_being_reached(
 def test_a_second_request_to_end_does_not_wait_for_a_host_that_hangs(
     place: Place, hosts: Hosts, workspace: Path, node: int
 ) -> None:
-    (workspace / "train.py").write_text(TICKING)
     options = ("--grace=60", "--lost_after=60", "--server_num=0", "--worker_num=3")
-    with running(place, workspace, *options) as job:
+    with running(place, workspace, *options, text=TICKING) as job:
         job.until(lambda _: job.lines(f"trainer/{node}"), "a tick")
         hosts[node].freeze()
         job.launcher.proc.send_signal(signal.SIGINT)

@@ -93,8 +93,7 @@ LOST = {
 def test_job_ends_without_those_who_brought_its_agents(
     hosts: Hosts, workspace: Path, major: int, who: str, how: str
 ) -> None:
-    (workspace / "train.py").write_text(STUBBORN)
-    with running(MpiPlace(hosts, major), workspace, *ALONE, *TIMES) as job:
+    with running(MpiPlace(hosts, major), workspace, *ALONE, *TIMES, text=STUBBORN) as job:
         for words in ("ready", "hidden"):
             job.until_printed(words, TRAINERS)
         cast = find_cast(job)
@@ -123,8 +122,7 @@ while os.environ["PSLAUNCH_EPOCH"] == "0":
 def test_ranks_are_started_again_by_another_mpirun(
     hosts: Hosts, workspace: Path, major: int, who: str
 ) -> None:
-    (workspace / "train.py").write_text(LIVES_ON)
-    with running(MpiPlace(hosts, major), workspace, *ALONE, *TIMES, "--max_restarts=1") as job:
+    with running(MpiPlace(hosts, major), workspace, *ALONE, *TIMES, "--max_restarts=1", text=LIVES_ON) as job:
         job.until(
             lambda found: {e["process"] for e in found if "batch" in e} >= {*TRAINERS}, "a step of each"
         )
@@ -142,8 +140,7 @@ def test_ranks_are_started_again_by_another_mpirun(
 
 
 def test_guard_that_is_asked_to_end_ends_the_job(hosts: Hosts, workspace: Path) -> None:
-    (workspace / "train.py").write_text(STUBBORN)
-    with running(MpiPlace(hosts, 5), workspace, *ALONE, *TIMES) as job:
+    with running(MpiPlace(hosts, 5), workspace, *ALONE, *TIMES, text=STUBBORN) as job:
         for words in ("ready", "hidden"):
             job.until_printed(words, TRAINERS)
         os.kill(job.guards("trainer/1")[0], signal.SIGTERM)
@@ -156,8 +153,7 @@ def test_guard_that_is_asked_to_end_ends_the_job(hosts: Hosts, workspace: Path) 
 def test_job_ends_in_order_although_one_who_brought_its_agents_was_stopped(
     hosts: Hosts, workspace: Path, who: str
 ) -> None:
-    (workspace / "train.py").write_text(STUBBORN)
-    with running(MpiPlace(hosts, 5), workspace, *ALONE, *TIMES) as job:
+    with running(MpiPlace(hosts, 5), workspace, *ALONE, *TIMES, text=STUBBORN) as job:
         for words in ("ready", "hidden"):
             job.until_printed(words, TRAINERS)
         os.kill(find_cast(job)[who], signal.SIGSTOP)
@@ -170,8 +166,7 @@ def test_job_ends_in_order_although_one_who_brought_its_agents_was_stopped(
 def test_lost_host_ends_the_job(
     hosts: Hosts, workspace: Path, major: int, lose: Callable[[Host], None]
 ) -> None:
-    (workspace / "train.py").write_text(STUBBORN)
-    with running(MpiPlace(hosts, major), workspace, *ALONE, *TIMES) as job:
+    with running(MpiPlace(hosts, major), workspace, *ALONE, *TIMES, text=STUBBORN) as job:
         job.until_printed("ready", TRAINERS)
         lose(hosts[2])
         assert job.launcher.wait(timeout_s=LOST_AFTER_S + GRACE_S + EXTRA_S + SLACK_S) == codes.NODE_LOST
@@ -183,13 +178,12 @@ def test_lost_host_ends_the_job(
 def test_ended_launcher_ends_an_mpirun_that_waits_for_a_hanging_host(
     hosts: Hosts, workspace: Path, major: int, how: str, code: int
 ) -> None:
-    (workspace / "train.py").write_text("")
     place = MpiPlace(
         hosts, major, on=[hosts[1]]
     )  # daemons on others may go on for a minute, without a rank yet
     hosts[1].freeze()
     numbers = ("--server_num=0", f"--worker_num={place.nodes}")
-    with running(place, workspace, *numbers, *TIMES, "--connect_timeout=60") as job:
+    with running(place, workspace, *numbers, *TIMES, "--connect_timeout=60", text="") as job:
 
         def find_client() -> list[int]:
             return [pid for pid, words in leaks.marked_processes().items() if re.match("ssh .*node2", words)]
@@ -313,9 +307,8 @@ def test_exception_explains_ranks_that_end_before_it_is_reported(hosts: Hosts, w
 
 @pytest.mark.parametrize(("major", "how"), [(4, "INT"), (5, "mpirun")])
 def test_pserver_has_its_time_to_save(hosts: Hosts, workspace: Path, major: int, how: str) -> None:
-    (workspace / "train.py").write_text(SAVING)
     numbers = ("--server=script", "--server_num=1", "--worker_num=3", "--grace=8")
-    with running(MpiPlace(hosts, major), workspace, *numbers) as job:
+    with running(MpiPlace(hosts, major), workspace, *numbers, text=SAVING) as job:
         job.until_printed("ready", [*TRAINERS, "pserver/0"])
         if how == "mpirun":
             os.kill(find_cast(job)["mpirun"], signal.SIGKILL)

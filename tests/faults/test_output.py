@@ -56,10 +56,9 @@ def told_bytes(job: Job) -> tuple[int, int]:
 def test_memory_is_bounded_beats_are_on_time_and_files_are_complete(
     place: Place, workspace: Path, program: str
 ) -> None:
-    (workspace / "train.py").write_text(program + DONE)
     with (
         control("trainer/0 done 1") as ctl,
-        running(place, workspace, "--server_num=0", env=ctl.env(line=True)) as job,
+        running(place, workspace, "--server_num=0", env=ctl.env(line=True), text=program + DONE) as job,
     ):
         line = LineProxy.of(ctl)
         held = ctl.held()
@@ -125,9 +124,8 @@ open("ready").close()
 
 
 def test_output_of_a_server_after_a_good_end_is_only_in_its_log(place: Place, workspace: Path) -> None:
-    (workspace / "train.py").write_text(LOUD_AT_TERM)
     os.mkfifo(workspace / "ready")
-    job = succeeded(place, workspace, "--server=script")
+    job = succeeded(place, workspace, "--server=script", text=LOUD_AT_TERM)
     assert job.lines("pserver/0") == ["serving"]
     assert [e["bytes"] for e in job.events() if e["event"] == "gap"] == [3900]
     assert (workspace / "log/server.log").read_text().count("C++ Traceback") == 100

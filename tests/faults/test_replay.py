@@ -147,10 +147,9 @@ OPTIONS = ("--worker_num=2", "--grace=1", "--lost_after=20")
 @contextlib.contextmanager
 def tapped_job(workspace: Path) -> Iterator[tuple[Job, Tap, Control]]:
     """A training on two nodes, held in a batch, its second agent's line to the head tapped."""
-    (workspace / "train.py").write_text(TRAIN)
     place = LocalPlace(2, "--head=node")
     with control("trainer/1 batch2 1") as ctl, contextlib.ExitStack() as stack:
-        job = stack.enter_context(running(place, workspace, *OPTIONS, env=ctl.env(dial=True)))
+        job = stack.enter_context(running(place, workspace, *OPTIONS, env=ctl.env(dial=True), text=TRAIN))
         held = ctl.held()
         given, told = held.fds
         with os.fdopen(given, "rb") as file:

@@ -38,9 +38,8 @@ def test_trainers_have_gpus_and_cores_of_their_own(workspace: Path) -> None:
 
 
 def test_too_few_gpus_end_the_job_before_its_start(workspace: Path) -> None:
-    (workspace / "train.py").write_text(SHOW)
     own = ("--server_num=0", "--worker_num=2", "--gpus_per_trainer=1")
-    code, job = finished(LocalPlace(1), workspace, *own, env={"CUDA_VISIBLE_DEVICES": "3"})
+    code, job = finished(LocalPlace(1), workspace, *own, env={"CUDA_VISIBLE_DEVICES": "3"}, text=SHOW)
     failure = job.end()["failure"]
     assert code == codes.PREFLIGHT and failure["what"] == "node 0 (localhost)" and not job.lines("trainer/0")
     assert failure["text"] == (
@@ -77,11 +76,10 @@ child.kill()
 def test_use_of_gpus_is_reported_and_its_reader_hurts_no_job(
     workspace: Path, tmp_path: Path, script: str, used: dict[str, float]
 ) -> None:
-    (workspace / "train.py").write_text(USES_GPU)
     (tmp_path / "bin").mkdir()
     make_script(tmp_path / "bin/nvidia-smi", f"cd {shlex.quote(str(workspace))}\n{script}")
     environ = {"CUDA_VISIBLE_DEVICES": "0", "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
-    with running(LocalPlace(1), workspace, "--server_num=0", env=environ) as job:
+    with running(LocalPlace(1), workspace, "--server_num=0", env=environ, text=USES_GPU) as job:
         if used:
             job.until(lambda events: any("gpu_bytes" in e for e in events), "the use of the GPU")
         else:

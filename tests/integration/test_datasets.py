@@ -126,8 +126,7 @@ os._exit(3)
 
 
 def test_commands_end_with_a_trainer_that_fails(workspace: Path) -> None:
-    (workspace / "train.py").write_text(HANGING)
-    code, job = finished(LocalPlace(1), workspace, "--server_num=0", "--worker_num=1")
+    code, job = finished(LocalPlace(1), workspace, "--server_num=0", "--worker_num=1", text=HANGING)
     assert code == 3, job.launcher.output()
     [pid] = [int(line.split()[1]) for line in job.lines("trainer/0") if line.startswith("child ")]
     until_gone(pid, within_s=45)

@@ -63,11 +63,10 @@ signal.pause()
 def test_a_user_without_rights_has_the_same_guards(
     hosts: Hosts, workspace: Path, head: str, who: str
 ) -> None:
-    (workspace / "train.py").write_text(GUARDED)
     (workspace / "given").write_text("here")
     user = {host.add_plain_user() for host in hosts}.pop()
     place = FabricPlace(hosts, f"--head={head}", user=user)
-    with running(place, workspace, *ALONE) as job:
+    with running(place, workspace, *ALONE, text=GUARDED) as job:
         job.until_printed(f"{PLAIN[1]} here", ["trainer/0", "trainer/1", "trainer/2"])
         job.until_printed("away", ["trainer/0", "trainer/1", "trainer/2"])
         assert {host.stat().st_uid for host in place.workspaces(workspace)} == {PLAIN[1]}
@@ -78,9 +77,8 @@ def test_a_user_without_rights_has_the_same_guards(
 
 
 def test_user_without_rights_learns_the_ports_that_need_them(hosts: Hosts, workspace: Path) -> None:
-    (workspace / "train.py").write_text(SHOW)
     user = {host.add_plain_user() for host in hosts}.pop()
-    code, job = finished(FabricPlace(hosts, user=user, on=[hosts[0]]), workspace, "--port=80")
+    code, job = finished(FabricPlace(hosts, user=user, on=[hosts[0]]), workspace, "--port=80", text=SHOW)
     failure = job.end()["failure"]
     assert code == codes.SERVICE and ":80: Permission denied: only root may" in failure["text"]
     assert failure["advice"] == "give another --port"
@@ -90,14 +88,12 @@ def test_pservers_and_programs_run_in_an_environment_that_python_names(
     hosts: Hosts, workspace: Path, install: tuple[str, ...]
 ) -> None:
     """No other Python of the host has pslaunch; `check` tests the same one."""
-    (workspace / "train.py").write_text("import sys\nprint(sys.prefix)\n")
     place = FabricPlace(hosts, on=[hosts[0]])
-    job = succeeded(place, workspace, "--server_num=0", *install)
+    job = succeeded(place, workspace, "--server_num=0", *install, text="import sys\nprint(sys.prefix)\n")
     (there,) = job.lines("trainer/0")
     python = f"--python={there}/bin/python"
     quiet = "import types; sitecustomize = types.SimpleNamespace(moment=str)"
-    (workspace / "train.py").write_text(TRAIN.replace("import sitecustomize", quiet))
-    job = succeeded(place, workspace, python)
+    job = succeeded(place, workspace, python, text=TRAIN.replace("import sitecustomize", quiet))
     argv = place.command(workspace, [python], [])
     at = argv.index("fabric")
     subprocess.run([*argv[:at], "check", *argv[at:]], check=True, capture_output=True)
@@ -129,11 +125,10 @@ else:
 
 def test_a_firewall_with_the_given_port_and_the_next_open_is_enough(hosts: Hosts, workspace: Path) -> None:
     """The next one is the head's, on node 0."""
-    (workspace / "train.py").write_text(MEET)
     for host in hosts:
         host.restrict_ports(7301, 7302)
     place, words = FabricPlace(hosts, "--head=node"), ("--server=script", "--worker_num=3")
-    job = succeeded(place, workspace, *words, "--port=7301")
+    job = succeeded(place, workspace, *words, "--port=7301", text=MEET)
     code, job = finished(place, workspace, *words, "--lost_after=3")  # any free port
     assert code == codes.NODE_LOST, job.launcher.output()
     assert re.search(r"never came to port \d+ of node 0", job.events()[-1]["reason"])

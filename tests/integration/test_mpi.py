@@ -62,8 +62,7 @@ def test_interrupted_fetch_ends_soon(hosts: Hosts, workspace: Path, tmp_path: Pa
 
 
 def test_rank_processes_are_small_and_keep_the_secret(hosts: Hosts, workspace: Path, major: int) -> None:
-    (workspace / "train.py").write_text(WAIT)
-    with running(MpiPlace(hosts, major), workspace, *THREE) as job:
+    with running(MpiPlace(hosts, major), workspace, *THREE, text=WAIT) as job:
         job.until_printed("ready", TRAINERS)
         environ = Path(f"/proc/{list_ranks()[0]}/environ").read_bytes().split(b"\0")
         ours = f"{SECRET_VARIABLE}=".encode()
@@ -85,11 +84,10 @@ def test_rank_processes_are_small_and_keep_the_secret(hosts: Hosts, workspace: P
 def test_only_trainers_are_bound_to_processors(
     hosts: Hosts, workspace: Path, tmp_path: Path, major: int
 ) -> None:
-    (workspace / "train.py").write_text(CPUS)
     (tmp_path / "places").write_text("".join(f"rank {i}=node{3 - i} slot=0\n" for i in range(3)))
     cpus, place, by_file = len(os.sched_getaffinity(0)), MpiPlace(hosts, major), f"-rf {tmp_path / 'places'}"
     for options, bound, first in (("", cpus, 1), ("--bind-to core", 1, 1), (by_file, 1, 3)):
-        job = succeeded(place, workspace, *THREE, *options.split())
+        job = succeeded(place, workspace, *THREE, *options.split(), text=CPUS)
         names = ("node1", "node2", "node3")[:: 1 if first == 1 else -1]
         assert [job.lines(trainer) for trainer in TRAINERS] == [[f"{name} {bound} {cpus}"] for name in names]
 

@@ -48,9 +48,8 @@ def find_listed(job_id: str) -> dict[str, Any]:
 
 
 def test_report_of_an_ended_job_by_name_by_folder_and_after_a_later_one(workspace: Path) -> None:
-    (workspace / "train.py").write_text(PROGRAM)
     place, named, page = LocalPlace(1), f"--job_name={workspace.parent.name}", workspace / "page.html"
-    first = str(succeeded(place, workspace, *ALONE, named).get_job()["job"])
+    first = str(succeeded(place, workspace, *ALONE, named, text=PROGRAM).get_job()["job"])
     listed = find_listed(first)
     assert (listed["state"], listed["code"]) == ("ended", 0)
     assert listed["output"] == str(workspace / "output") and listed["elapsed_s"] > 0
@@ -72,8 +71,7 @@ def test_report_of_an_ended_job_by_name_by_folder_and_after_a_later_one(workspac
 
 
 def test_job_of_a_terminal_is_watched_and_stopped_from_another_shell(workspace: Path) -> None:
-    (workspace / "train.py").write_text(PROGRAM)
-    with running(LocalPlace(1), workspace, *ALONE, "--env=HOLD=1") as job:
+    with running(LocalPlace(1), workspace, *ALONE, "--env=HOLD=1", text=PROGRAM) as job:
         job.until(lambda events: any("cost" in e for e in events), "its cost")
         job_id = str(job.get_job()["job"])
         assert find_listed(job_id)["state"] == "running"
@@ -102,8 +100,7 @@ def test_job_of_a_terminal_is_watched_and_stopped_from_another_shell(workspace: 
 
 
 def test_killed_launcher_leaves_a_lost_job_in_the_list(workspace: Path) -> None:
-    (workspace / "train.py").write_text(PROGRAM)
-    with running(LocalPlace(1), workspace, *ALONE, "--env=HOLD=1") as job:
+    with running(LocalPlace(1), workspace, *ALONE, "--env=HOLD=1", text=PROGRAM) as job:
         job.until(lambda events: any("cost" in e for e in events), "its cost")
         os.kill(job.launcher.proc.pid, signal.SIGKILL)
         job.launcher.wait()

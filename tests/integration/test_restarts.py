@@ -89,9 +89,8 @@ def restarts(job: Job, state: str = "running") -> list[Event]:
 
 def check_restart(place: Place, workspace: Path, killed: str) -> None:
     """Check that all programs of a job start again after one was killed."""
-    (workspace / "train.py").write_text(ONCE)
     options = ("--server=script", "--worker_num=2", "--max_restarts=1", *QUICK)
-    with running(place, workspace, *options) as job:
+    with running(place, workspace, *options, text=ONCE) as job:
         job.until_printed("ready", ALL)
         os.kill(job.pid(killed), signal.SIGKILL)
         assert job.launcher.wait() == codes.OK, job.launcher.output()
@@ -148,8 +147,7 @@ def test_a_failure_at_the_same_step_ends_the_job_the_third_time(place: Place, wo
 def test_the_last_failure_gives_the_code(
     place: Place, workspace: Path, program: str, options: tuple[str, ...], count: int, code: int, why: str
 ) -> None:
-    (workspace / "train.py").write_text(BEGIN + program)
-    got, job = finished(place, workspace, *ALONE, "--max_restarts=2", *options)
+    got, job = finished(place, workspace, *ALONE, "--max_restarts=2", *options, text=BEGIN + program)
     assert got == code and len(restarts(job)) == count, job.launcher.output()
     assert f"no restart: {why}" in job.launcher.output()
 
@@ -183,9 +181,8 @@ while True:
 @HERE
 @pytest.mark.held
 def test_ctrl_c_is_heard_while_an_epoch_ends(place: Place, workspace: Path) -> None:
-    (workspace / "train.py").write_text(SLOW_TO_END)
     options = ("--server_num=0", "--worker_num=2", "--grace=60", "--max_restarts=9")
-    with running(place, workspace, *options) as job:
+    with running(place, workspace, *options, text=SLOW_TO_END) as job:
         job.until_printed("told", ["trainer/0"])
         for _ in range(2):
             job.launcher.proc.send_signal(signal.SIGINT)
@@ -196,9 +193,8 @@ def test_ctrl_c_is_heard_while_an_epoch_ends(place: Place, workspace: Path) -> N
 
 @HERE
 def test_a_time_limit_is_heard_while_an_epoch_ends(place: Place, workspace: Path) -> None:
-    (workspace / "train.py").write_text(SLOW_TO_END)
     options = ("--server_num=0", "--worker_num=2", "--grace=3", "--max_restarts=9", "--timeout=2")
-    code, job = finished(place, workspace, *options)
+    code, job = finished(place, workspace, *options, text=SLOW_TO_END)
     assert code == codes.TIMEOUT and not restarts(job), job.launcher.output()
 
 
@@ -250,8 +246,7 @@ LEFT = ["local", "local_cluster", "local_led_cluster", "fabric", "fabric_led", "
 @pytest.mark.parametrize("place", LEFT, indirect=True)
 @pytest.mark.parametrize("guard", ["keeper", "agent"])
 def test_a_lost_agent_is_started_again(place: Place, workspace: Path, guard: str) -> None:
-    (workspace / "train.py").write_text(LOSES)
-    with running(place, workspace, *ALONE, "--worker_num=3", "--max_restarts=1") as job:
+    with running(place, workspace, *ALONE, "--worker_num=3", "--max_restarts=1", text=LOSES) as job:
         until_progress(job)
         os.kill(job.guards("trainer/2")[guard == "agent"], signal.SIGKILL)
         assert job.launcher.wait() == codes.OK, job.launcher.output()
@@ -263,8 +258,7 @@ def test_a_lost_agent_is_started_again(place: Place, workspace: Path, guard: str
 @pytest.mark.parametrize("place", ["local_led_cluster"], indirect=True)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_loss_of_the_node_of_the_head_ends_the_job(place: Place, workspace: Path, number: int) -> None:
-    (workspace / "train.py").write_text(LOSES)
-    with running(place, workspace, *ALONE, "--worker_num=3", "--max_restarts=1") as job:
+    with running(place, workspace, *ALONE, "--worker_num=3", "--max_restarts=1", text=LOSES) as job:
         until_progress(job)
         os.kill(job.guards("trainer/0")[0], number)
         assert job.launcher.wait() == codes.NODE_LOST, job.launcher.output()
@@ -276,9 +270,8 @@ def test_the_loss_of_the_node_of_the_head_ends_the_job(place: Place, workspace: 
 def test_a_node_may_be_lost_between_two_epochs(place: Place, workspace: Path) -> None:
     """While another agent waits for the end of a program that the lost one has left on its node."""
     stays = "\nif (epoch, rank) == ('0', '2'):\n    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    (workspace / "train.py").write_text(LOSES.replace(BEGIN, BEGIN + stays))
     options = ("--server_num=0", "--worker_num=3", "--grace=60", "--max_restarts=2")
-    with running(place, workspace, *options) as job:
+    with running(place, workspace, *options, text=LOSES.replace(BEGIN, BEGIN + stays)) as job:
         until_progress(job)
         (_, first), (_, second) = job.guards("trainer/2"), job.guards("trainer/1")
         os.kill(first, signal.SIGKILL)
@@ -303,9 +296,8 @@ def test_a_node_may_be_lost_between_two_epochs(place: Place, workspace: Path) ->
 def test_a_host_that_was_away_is_used_again_and_one_that_stays_away_is_named(
     place: Place, hosts: Hosts, workspace: Path, returns: bool
 ) -> None:
-    (workspace / "train.py").write_text(LOSES)
     options = (*ALONE, "--lost_after=4", "--worker_num=3", "--max_restarts=1", "--connect_timeout=2")
-    with running(place, workspace, *options) as job:
+    with running(place, workspace, *options, text=LOSES) as job:
         until_progress(job)
         hosts[1].cut_link()
         job.until(lambda _: restarts(job, "ending"), "the end of the epoch")
@@ -359,14 +351,12 @@ def test_an_evicted_pod_0_comes_again_with_another_head_that_counts_on_and_no_bi
 ) -> None:
     slow = "time.sleep(0.3)"  # so that there is a snapshot before the end
     program = TRAIN.replace("and event.batch_id == 2", "").replace("HOOK", slow)
-    (workspace / "train.py").write_text(program.replace(slow, "pass"))
     both = ("--server_num=2", "--worker_num=2", *QUICK)
-    succeeded(LocalPlace(1), workspace, *both)
+    succeeded(LocalPlace(1), workspace, *both, text=program.replace(slow, "pass"))
     plain = hash_model(workspace)
     shutil.rmtree(workspace / "output")
-    (workspace / "train.py").write_text(program)
     options = (*both, "--snapshot_steps=2", "--snapshot_copies=2", "--max_restarts=2")
-    with running(KubePlace(cluster, 2), workspace, *options) as job:
+    with running(KubePlace(cluster, 2), workspace, *options, text=program) as job:
         job.until(lambda events: any(e.get("cut", 0) > 0 for e in events), "a snapshot")
         pod = cluster.list_pods(job.get_job()["job"])[0].metadata.name
         cluster.admin.create_namespaced_pod_eviction(pod, cluster.namespace, {"metadata": {"name": pod}})

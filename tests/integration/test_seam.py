@@ -75,14 +75,12 @@ for _suite in (test_contract, test_contract_training):
 
 
 def test_ranks_are_on_the_nodes_that_brought_them(place: Place, workspace: Path) -> None:
-    (workspace / "train.py").write_text("")
-    job = succeeded(place, workspace, *ALONE, "--worker_num=5")
+    job = succeeded(place, workspace, *ALONE, "--worker_num=5", text="")
     assert [job.node_of(f"trainer/{rank}") for rank in range(5)] == [0, 2, 1, 0, 2]
 
 
 def test_job_ends_and_reports_the_loss_of_its_carrier(place: Place, workspace: Path) -> None:
-    (workspace / "train.py").write_text(test_contract.STUBBORN)
-    with running(place, workspace, *ALONE, *QUICK, "--worker_num=3") as job:
+    with running(place, workspace, *ALONE, *QUICK, "--worker_num=3", text=test_contract.STUBBORN) as job:
         job.until_printed("ready", [f"trainer/{rank}" for rank in range(3)])
         os.kill(parent_of(job.guards("trainer/0")[0]), signal.SIGKILL)
         assert job.launcher.wait() == codes.NODE_LOST == job.end()["code"]
@@ -91,8 +89,7 @@ def test_job_ends_and_reports_the_loss_of_its_carrier(place: Place, workspace: P
 
 
 def test_dry_run_shows_expected_nodes_and_the_start_of_their_agents(place: Place, workspace: Path) -> None:
-    (workspace / "train.py").write_text("")
-    job = succeeded(place, workspace, *ALONE, "--worker_num=4", "--dry_run")
+    job = succeeded(place, workspace, *ALONE, "--worker_num=4", "--dry_run", text="")
     plan = json.loads(job.launcher.output())
     assert [(p["process"], p["node"]) for p in plan["processes"]] == [
         ("trainer/0", 0), ("trainer/1", 2), ("trainer/2", 1), ("trainer/3", 0)

@@ -122,18 +122,16 @@ def test_a_reader_beside_a_synchronous_training_has_the_values_of_a_step(
 def test_the_last_export_of_an_asynchronous_training_is_what_it_ends_with(
     place: Place, workspace: Path
 ) -> None:
-    (workspace / "train.py").write_text(PROGRAM)
     (workspace / "seen").touch()
-    succeeded(place, workspace, *OPTIONS, program=("train.py", "async"), env=VARIABLES)
+    succeeded(place, workspace, *OPTIONS, program=("train.py", "async"), env=VARIABLES, text=PROGRAM)
     check_last(workspace)
 
 
 @pytest.mark.parametrize("place", ["local"], indirect=True)
 def test_exports_that_fail_are_said_and_the_training_ends_well(place: Place, workspace: Path) -> None:
-    (workspace / "train.py").write_text(PROGRAM)
     for name in ("seen", "out"):
         (workspace / name).touch()
-    job = succeeded(place, workspace, *OPTIONS, program=("train.py", "sync"), env=VARIABLES)
+    job = succeeded(place, workspace, *OPTIONS, program=("train.py", "sync"), env=VARIABLES, text=PROGRAM)
     said = job.log_of("trainer/0").read_text()
     assert re.search(r"WARNING: the export of step 4 has failed: port 0: .*out", said), said
     assert (workspace / "output" / "parameters.tar").exists()

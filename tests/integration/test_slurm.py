@@ -90,8 +90,7 @@ def all_nodes_taken(slurm: Slurm) -> Iterator[None]:
 def test_job_that_waits_in_the_queue_says_so_and_leaves_it_with_its_launcher(
     slurm: Slurm, place: SlurmPlace, workspace: Path, number: signal.Signals
 ) -> None:
-    (workspace / "train.py").write_text("")
-    with all_nodes_taken(slurm), running(place, workspace, *ALONE, *SHORT) as job:
+    with all_nodes_taken(slurm), running(place, workspace, *ALONE, *SHORT, text="") as job:
         job.launcher.until(lambda text: re.search(r"job \d+ of Slurm waits in the queue: \w+", text), "waits")
         job.launcher.proc.send_signal(number)
         code = job.launcher.wait()
@@ -103,8 +102,7 @@ def test_job_that_waits_in_the_queue_says_so_and_leaves_it_with_its_launcher(
 def test_killing_one_of_ours_leaves_no_process_and_no_allocation(
     slurm: Slurm, place: SlurmPlace, workspace: Path, of: str
 ) -> None:
-    (workspace / "train.py").write_text(STUBBORN)
-    with running(place, workspace, *ALONE, *SHORT) as job:
+    with running(place, workspace, *ALONE, *SHORT, text=STUBBORN) as job:
         job.until_printed("ready", TRAINERS)
         os.kill(find_pid(job, of), signal.SIGKILL)
         code = job.launcher.wait()
@@ -133,8 +131,7 @@ def find_pid(job: Job, of: str) -> int:
 def test_refusal_of_slurm_ends_at_once_with_its_cause(
     slurm: Slurm, place: SlurmPlace, workspace: Path, option: str, words: str
 ) -> None:
-    (workspace / "train.py").write_text("")
-    got, job = finished(place, workspace, *ALONE, option)
+    got, job = finished(place, workspace, *ALONE, option, text="")
     assert (got, words in job.end()["reason"]) == (codes.USAGE, True), job.launcher.output()
     assert not list_queue(slurm)
 
@@ -156,8 +153,7 @@ def test_silent_controller_is_named_at_once(slurm: Slurm, tmp_path: Path) -> Non
 
 
 def test_scancel_ends_the_job_in_order(slurm: Slurm, place: SlurmPlace, workspace: Path) -> None:
-    (workspace / "train.py").write_text(SAVING)
-    with running(place, workspace, *ALONE[1:], "--server=script", "--grace=16") as job:
+    with running(place, workspace, *ALONE[1:], "--server=script", "--grace=16", text=SAVING) as job:
         job.until_printed("ready", TRAINERS)
         slurm.run("scancel", list_queue(slurm)[0], check=True)
         assert job.launcher.wait() == codes.TERM, job.launcher.output()
@@ -167,8 +163,7 @@ def test_scancel_ends_the_job_in_order(slurm: Slurm, place: SlurmPlace, workspac
 
 
 def test_host_that_is_cut_off_is_lost_in_time(slurm: Slurm, place: SlurmPlace, workspace: Path) -> None:
-    (workspace / "train.py").write_text(STUBBORN)
-    with running(place, workspace, *ALONE, *SHORT) as job:
+    with running(place, workspace, *ALONE, *SHORT, text=STUBBORN) as job:
         job.until_printed("ready", TRAINERS)
         slurm.hosts[2].cut_link()
         try:

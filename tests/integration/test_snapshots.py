@@ -90,10 +90,9 @@ def kill_after(cluster: Cluster, folder: Path, line: str, victim: int) -> Sequen
 def test_a_node_that_is_lost_with_its_disk_restarts_from_copies_and_others_resume_without_a_shared_folder(
     place: Place, workspace: Path, tmp_path: Path
 ) -> None:
-    (workspace / "train.py").write_text(PROGRAM)
     options = ("--worker_num=2", "--max_restarts=1", "--env=PYTHONPATH", *QUICK)
     variables = {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
-    succeeded(place, workspace, "--server_num=2", *options, env=variables)
+    succeeded(place, workspace, "--server_num=2", *options, env=variables, text=PROGRAM)
     plain = hash_model(place.workspaces(workspace)[0])
     first, second = (folder / ".pslaunch/snapshots" for folder in place.workspaces(workspace)[:2])
     parts = {"manifest.json", "shard-00000-000.bin", "shard-00001-000.bin"}

@@ -62,12 +62,11 @@ dist.destroy_process_group()
 
 
 def test_a_program_with_its_own_state_goes_on_from_it(workspace: Path) -> None:
-    (workspace / "train.py").write_text(RESTARTED)
     said = []
     for dies, count in ((-1, 0), (9, 1)):
         options = ["--server_num=0", "--worker_num=2", "--max_restarts=1", "--restart_after=0", *QUICK]
         more = [f"--python={torch_python()}", f"--env=DIES={dies}"]
-        job = succeeded(LocalPlace(1), workspace, *options, *more, timeout_s=90)
+        job = succeeded(LocalPlace(1), workspace, *options, *more, timeout_s=90, text=RESTARTED)
         (line,) = job.lines("trainer/1")
         assert line.startswith(f"{count} {bool(count)} ")
         said.append(line.split(maxsplit=2)[2])

@@ -36,11 +36,10 @@ def count(lines: list[dict[str, Any]], direction: str) -> Counter[str]:
 def test_each_message_is_in_the_traces_of_both_sides_without_secrets(
     workspace: Path, tmp_path: Path, head: str
 ) -> None:
-    (workspace / "train.py").write_text(PROGRAM)
     (workspace / "data").write_bytes(os.urandom(PASSED_ON_BYTES))
     place, file = LocalPlace(3, f"--head={head}"), tmp_path / "trace"
     options = ("--server_num=0", "--worker_num=3", "--env=TOKEN=of-the-user", f"--trace={file}")
-    succeeded(place, workspace, *options)
+    succeeded(place, workspace, *options, text=PROGRAM)
     at_head = file if head == "launcher" else workspace / "log" / HEAD_TRACE
     nodes = [folder / "log" / NODE_TRACE for folder in place.workspaces(workspace)]
     known = read(at_head)
@@ -66,9 +65,8 @@ def test_each_message_is_in_the_traces_of_both_sides_without_secrets(
 
 
 def test_trace_of_an_earlier_job_does_not_stay_beside_the_logs_of_the_next(workspace: Path) -> None:
-    (workspace / "train.py").write_text("print(1)")
     own = ("--server_num=0",)
-    succeeded(LocalPlace(1), workspace, *own, env={"PSLAUNCH_TRACE": str(workspace / "t")})
+    succeeded(LocalPlace(1), workspace, *own, env={"PSLAUNCH_TRACE": str(workspace / "t")}, text="print(1)")
     assert (workspace / "t").exists() and (workspace / "log" / NODE_TRACE).exists()
     succeeded(LocalPlace(1), workspace, *own)
     assert not (workspace / "log" / NODE_TRACE).exists()

@@ -240,8 +240,11 @@ def running(
     *options: str,
     program: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
+    text: str | None = None,
 ) -> Iterator[Job]:
-    """Start a job; at the end its launcher is killed if it still runs."""
+    """Start a job; at the end its launcher is killed if it still runs. text: that train.py gets."""
+    if text is not None:
+        (workspace / "train.py").write_text(text)
     argv = place.command(workspace, options, program)
     with started(argv, env={**os.environ, **env} if env else None) as launcher:
         yield Job(launcher, place)
@@ -251,12 +254,11 @@ def finished(
     place: Place,
     workspace: Path,
     *options: str,
-    program: Sequence[str] = (),
-    env: Mapping[str, str] | None = None,
     timeout_s: float = 150.0,
+    **more: Any,
 ) -> tuple[int, Job]:
-    """Run a job to its end: exit code, and what it said."""
-    with running(place, workspace, *options, program=program, env=env) as job:
+    """Run a job to its end, started as by `running`: exit code, and what it said."""
+    with running(place, workspace, *options, **more) as job:
         return job.launcher.wait(timeout_s=timeout_s), job
 
 
