@@ -14,6 +14,7 @@ from pslaunch.runtime.shared import env
 from support.clock import own_s
 from support.jobs import POD_PLACES, QUICK, Event, Place, finished, running, succeeded, until_nothing_runs
 from support.process import until_gone
+from support.trainings import STUBBORN
 
 SHOW = """
 import json, os, sys
@@ -22,22 +23,6 @@ print(json.dumps({"env": dict(os.environ), "argv": sys.argv, "cwd": os.getcwd(),
 ALONE = ("--server_num=0",)
 RANKS = ("PADDLE_INIT_TRAINER_ID", "PADDLE_TRAINER_ID", "OMPI_COMM_WORLD_RANK", "RANK", "PSLAUNCH_RANK")
 SIZES = ("PADDLE_INIT_NUM_GRADIENT_SERVERS", "PADDLE_TRAINERS_NUM", "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE")
-
-# Ignores TERM, leaves a child in a session of its own and a grandchild whose parent has gone.
-STUBBORN = r"""
-import os, signal, sys
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-    signal.signal(number, signal.SIG_IGN)
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        os.write(1, b"hidden\n")
-    signal.pause()
-    os._exit(0)
-os.write(1, b"ready\n")
-while True:
-    signal.pause()
-"""
 
 POLITE = r"""
 import os, signal, sys, time

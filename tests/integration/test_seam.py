@@ -27,6 +27,7 @@ from support.jobs import (
     succeeded,
     until_nothing_runs,
 )
+from support.trainings import STUBBORN
 
 ALONE = test_contract.ALONE
 NODES = 3
@@ -80,7 +81,7 @@ def test_ranks_are_on_the_nodes_that_brought_them(place: Place, workspace: Path)
 
 
 def test_job_ends_and_reports_the_loss_of_its_carrier(place: Place, workspace: Path) -> None:
-    with running(place, workspace, *ALONE, *QUICK, "--worker_num=3", text=test_contract.STUBBORN) as job:
+    with running(place, workspace, *ALONE, *QUICK, "--worker_num=3", text=STUBBORN) as job:
         job.until_printed("ready", [f"trainer/{rank}" for rank in range(3)])
         os.kill(parent_of(job.guards("trainer/0")[0]), signal.SIGKILL)
         assert job.launcher.wait() == codes.NODE_LOST == job.end()["code"]
