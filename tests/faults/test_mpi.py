@@ -13,12 +13,10 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import mpi4py
 import pytest
 
 from pslaunch.node import codes
 from support import leaks, others
-from support.furnished import need_same_python
 from support.jobs import (
     Event,
     Job,
@@ -28,7 +26,7 @@ from support.jobs import (
     succeeded,
     until_nothing_runs,
 )
-from support.openmpi import MpiPlace, get_prefix
+from support.openmpi import MpiPlace, get_prefix, share_mpi4py
 from support.trainings import SAVING, STUBBORN
 from testbed import Host, Hosts
 
@@ -266,11 +264,7 @@ if world.rank == 2:
 def test_end_of_one_rank_of_mpi4py(hosts: Hosts, workspace: Path, major: int, end: str, code: int) -> None:
     """Others don't wait for a rank that failed, nor lose what one that ended well has sent."""
     (workspace / "train.py").write_text(ENDS % (end, 1 if code else 0))
-    need_same_python()
-    place = MpiPlace(hosts, major)
-    packages = hosts.folder / "packages"
-    shutil.copytree(Path(mpi4py.__file__).parent, packages / "mpi4py", dirs_exist_ok=True)
-    found, job = finished(place, workspace, *ALONE, *TIMES, f"--env=PYTHONPATH={packages}")
+    found, job = finished(MpiPlace(hosts, major), workspace, *ALONE, *TIMES, share_mpi4py(hosts))
     assert found == code, job.launcher.output()
     if code:
         assert job.end()["failure"]["what"] == "trainer/1"

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from pathlib import Path
 
-import mpi4py
 import pytest
 
 from pslaunch.node import codes
-from support.furnished import need_same_python
 from support.jobs import Event, Job, running, succeeded, until_nothing_runs
-from support.openmpi import MpiPlace
+from support.openmpi import MpiPlace, share_mpi4py
 from testbed import Hosts
 
 GRACE_S, SLACK_S = 1.0, 3.5
@@ -46,17 +43,6 @@ while True:
 """
 
 
-@pytest.fixture
-def packages(hosts: Hosts, workspace: Path) -> Path:
-    """Return a folder with mpi4py for the hosts, for which the programs are in the workspace."""
-    need_same_python()
-    (workspace / "train.py").write_text(PARENT)
-    (workspace / "child.py").write_text(CHILD)
-    folder = hosts.folder / "packages"
-    shutil.copytree(Path(mpi4py.__file__).parent, folder / "mpi4py", dirs_exist_ok=True)
-    return folder
-
-
 def until_spawned(job: Job) -> None:
     """Wait until all that is spawned runs, and has been shown."""
     words = {"ready", *(f"spawned {rank} of 3" for rank in range(3))}
@@ -70,14 +56,15 @@ def until_spawned(job: Job) -> None:
 
 @pytest.mark.parametrize(("major", "how"), [(4, "INT"), (5, "TERM"), (5, "end"), (5, "agent"), (4, "guards")])
 def test_what_ranks_spawn_is_shown_and_ends_with_the_job(
-    hosts: Hosts, workspace: Path, packages: Path, tmp_path: Path, major: int, how: str
+    hosts: Hosts, workspace: Path, tmp_path: Path, major: int, how: str
 ) -> None:
+    (workspace / "child.py").write_text(CHILD)
     place = MpiPlace(hosts, major)
     fetched = (f"--fetch_logs={tmp_path / 'logs'}",) if how == "end" else ()
-    env = (f"--env=PYTHONPATH={packages}", f"--env=HOW={how}", *fetched)
+    env = (share_mpi4py(hosts), f"--env=HOW={how}", *fetched)
     # With parents on two hosts Open MPI 5 sometimes hangs in a disconnect or loses a daemon: docs/mpi.md.
     on, where = ("node1:5", hosts[0]) if major == 5 else ("node1:1,node2:4", hosts[1])
-    with running(place, workspace, *OPTIONS, *env, "-H", on) as job:
+    with running(place, workspace, *OPTIONS, *env, "-H", on, text=PARENT) as job:
         until_spawned(job)
         if how in ("INT", "TERM"):
             job.launcher.proc.send_signal(signal.Signals[f"SIG{how}"])

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import mpi4py
 import pytest
 
 from pslaunch.node import codes
-from support.furnished import need_same_python
 from support.jobs import FabricPlace, finished, succeeded
-from support.openmpi import MpiPlace, get_prefix
+from support.openmpi import MpiPlace, get_prefix, share_mpi4py
 from support.process import started
 from testbed import Hosts
 
@@ -222,11 +219,8 @@ def test_check_reports_the_others_beside_hosts_that_let_mpirun_fail(hosts: Hosts
 
 
 def test_check_tries_mpi_over_all_hosts(hosts: Hosts, package: Path, major: int) -> None:
-    need_same_python()
     (package / "train.py").write_text("from mpi4py import MPI")
-    packages = hosts.folder / "packages"
-    shutil.copytree(Path(mpi4py.__file__).parent, packages / "mpi4py", dirs_exist_ok=True)
-    options = ("--server_num=0", f"--env=PYTHONPATH={packages}")
+    options = ("--server_num=0", share_mpi4py(hosts))
     if major == 5:
         code, output = check(hosts, package, major, *options)
         assert code == codes.OK, output

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from support import others
+from support.furnished import need_same_python
 from support.jobs import PSLAUNCH, FabricPlace, has
 from testbed import Host, Hosts
 
@@ -29,6 +30,16 @@ def make_options(hosts: Hosts, major: int) -> tuple[str, ...]:
 def get_prefix(hosts: Hosts) -> Path:
     """Return the folder of Open MPI 5 on all hosts."""
     return hosts.folder / "openmpi"
+
+
+def share_mpi4py(hosts: Hosts) -> str:
+    """Put mpi4py where all hosts see it; return the option by which programs have it."""
+    import mpi4py  # most tests need none
+
+    need_same_python()
+    packages = hosts.folder / "packages"
+    shutil.copytree(Path(mpi4py.__file__).parent, packages / "mpi4py", dirs_exist_ok=True)
+    return f"--env=PYTHONPATH={packages}"
 
 
 class MpiPlace(FabricPlace):
