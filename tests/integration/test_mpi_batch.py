@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +11,7 @@ import pytest
 
 from support.jobs import parse_events
 from support.openmpi import make_options
-from support.process import poll_until
-from support.slurm import JOB_S, Slurm
+from support.slurm import Slurm
 from support.trainings import SAVING
 from testbed import Hosts
 
@@ -23,9 +21,7 @@ MPI = (sys.executable, "-P", "-m", "pslaunch", "mpi")
 @pytest.fixture
 def folder(slurm: Slurm, tmp_path: Path) -> Path:
     """Return a new folder that all hosts see."""
-    folder = slurm.folder / tmp_path.name
-    folder.mkdir()
-    return folder
+    return slurm.make_folder(tmp_path.name)
 
 
 def test_allocation_needs_no_hostfile(slurm: Slurm, folder: Path, major: int) -> None:
@@ -40,20 +36,11 @@ def test_allocation_needs_no_hostfile(slurm: Slurm, folder: Path, major: int) ->
 def test_cancelled_job_saves_within_kill_wait(slurm: Slurm, folder: Path) -> None:
     (folder / "train.py").write_text(SAVING)
     options = ("--server=script", "--server_num=1", "--grace=20", *make_options(slurm.hosts, 5))
-    words = shlex.join([*MPI, *options, "train.py"])
-    (folder / "job.sh").write_text(f"#!/bin/sh\n#SBATCH -N3 -n3 --output=said\nexec {words}\n")
-    job = slurm.run(
-        "sbatch", f"--chdir={folder}", "--parsable", str(folder / "job.sh"), check=True
-    ).stdout.strip()
-    said = folder / "said"
-    poll_until(
-        lambda: said.exists() and said.read_text().count("ready") >= 4,
-        describe=lambda: f"{slurm.get_job(job)}: {said.exists() and said.read_text()}",
-        timeout_s=JOB_S,
-    )
+    job = slurm.submit(folder, [*MPI, *options, "train.py"])
+    slurm.until_said(folder, job, "ready", 4)
     slurm.run("scancel", job, check=True)
     assert slurm.wait(job)["JobState"] == "CANCELLED"
-    assert (slurm.hosts[0].root / folder.name / "output/saved").exists(), said.read_text()
+    assert (slurm.hosts[0].root / folder.name / "output/saved").exists(), (folder / "said").read_text()
 
 
 def test_nodes_of_pbs_are_a_hostfile(hosts: Hosts, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -46,9 +45,7 @@ def place(slurm: Slurm) -> SlurmPlace:
 @pytest.fixture
 def folder(slurm: Slurm, tmp_path: Path) -> Path:
     """Return a new folder that all hosts see."""
-    folder = slurm.folder / tmp_path.name
-    folder.mkdir()
-    return folder
+    return slurm.make_folder(tmp_path.name)
 
 
 def call(slurm: Slurm, *argv: str) -> subprocess.CompletedProcess[str]:
@@ -180,22 +177,7 @@ def test_host_that_is_cut_off_is_lost_in_time(slurm: Slurm, place: SlurmPlace, w
 def submit(slurm: Slurm, folder: Path, program: str, *options: str, name: str = "train.py") -> str:
     """Submit a script that runs this program of the folder on all nodes; return the job's number."""
     (folder / name).write_text(program)
-    words = shlex.join([*SLURM, "--grace=8", f"--job_workspace={folder}", *options, name])
-    script = folder / "job.sh"
-
-    script.write_text(
-        f"#!/bin/sh\n#SBATCH -N3 -n3 --requeue --output=said --open-mode=append\nexec {words}\n"
-    )
-    return slurm.run("sbatch", f"--chdir={folder}", "--parsable", str(script), check=True).stdout.strip()
-
-
-def until_said(slurm: Slurm, folder: Path, job: str, word: str, times: int) -> None:
-    said = folder / "said"
-    poll_until(
-        lambda: said.exists() and said.read_text().count(word) >= times,
-        describe=lambda: f"{slurm.get_job(job)}: {said.exists() and said.read_text()}",
-        timeout_s=JOB_S,
-    )
+    return slurm.submit(folder, [*SLURM, "--grace=8", f"--job_workspace={folder}", *options, name])
 
 
 def test_exit_code_of_a_script_is_that_of_the_first_failure(slurm: Slurm, folder: Path) -> None:
@@ -208,7 +190,7 @@ def test_exit_code_of_a_script_is_that_of_the_first_failure(slurm: Slurm, folder
 
 def test_time_limit_ends_a_batch_job_in_order(slurm: Slurm, folder: Path) -> None:
     job = submit(slurm, folder, SAVING, "--server=script", "--server_num=1")
-    until_said(slurm, folder, job, "ready", 4)
+    slurm.until_said(folder, job, "ready", 4)
     slurm.run("scontrol", "update", f"JobId={job}", "EndTime=now", check=True)
     assert slurm.wait(job)["JobState"] == "TIMEOUT"
     assert (folder / "output/saved").exists(), (folder / "said").read_text()
@@ -230,7 +212,7 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
 
 def test_notice_before_the_time_limit_takes_a_snapshot(slurm: Slurm, folder: Path) -> None:
     job = submit(slurm, folder, TAKES_A_SNAPSHOT, "--server_num=0", "--json")
-    until_said(slurm, folder, job, '"state":"connected","cut":0', 3)
+    slurm.until_said(folder, job, '"state":"connected","cut":0', 3)
     slurm.run("scancel", "--batch", "--signal=TERM", job, check=True)  # as by #SBATCH --signal=B:TERM@60
     assert slurm.wait(job)["ExitCode"] == f"{codes.TERM}:0"
     said = (folder / "said").read_text()
@@ -242,7 +224,7 @@ def test_requeued_job_runs_anew_in_its_folder(slurm: Slurm, folder: Path) -> Non
         "import os, signal\nprint('ready', flush=True)\n'SLURM_RESTART_COUNT' in os.environ or signal.pause()"
     )
     job = submit(slurm, folder, program, "--server_num=0")
-    until_said(slurm, folder, job, "| ready", 3)
+    slurm.until_said(folder, job, "| ready", 3)
     said = requeue(slurm, folder, job)
     assert said.count("done after") == 1 and "requeued: " not in said, said
 
@@ -293,7 +275,7 @@ def test_requeued_training_goes_on_from_its_newest_snapshot(
     shutil.copytree(tmp_path / "alone/.pslaunch/snapshots", kept)  # of another job
     options = (*numbers, "--snapshot_steps=5", f"--python={sys.executable}")
     job = submit(slurm, here, WAITS, *options, name="waits.py")
-    until_said(slurm, here, job, "| ready", 1)
+    slurm.until_said(here, job, "| ready", 1)
 
     def has_own_snapshot() -> bool:
         return any("-slurm" in path.read_text() for path in kept.glob("cut-*/manifest.json"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -135,6 +136,28 @@ class Slurm:
             describe=lambda: f"{self.get_job(job)}\n{self.describe()}",
             timeout_s=timeout_s,
             every_s=0.2,
+        )
+
+    def make_folder(self, name: str) -> Path:
+        """Make a folder that all hosts see."""
+        folder = self.folder / name
+        folder.mkdir()
+        return folder
+
+    def submit(self, folder: Path, words: Sequence[str]) -> str:
+        """Submit a script that runs this command of the folder for all nodes; return the job's number."""
+        script = folder / "job.sh"
+        options = "-N3 -n3 --requeue --output=said --open-mode=append"
+        script.write_text(f"#!/bin/sh\n#SBATCH {options}\nexec {shlex.join(words)}\n")
+        return self.run("sbatch", f"--chdir={folder}", "--parsable", str(script), check=True).stdout.strip()
+
+    def until_said(self, folder: Path, job: str, word: str, times: int) -> None:
+        """Wait until a job of this folder has said a word so often."""
+        said = folder / "said"
+        poll_until(
+            lambda: said.exists() and said.read_text().count(word) >= times,
+            describe=lambda: f"{self.get_job(job)}: {said.exists() and said.read_text()}",
+            timeout_s=JOB_S,
         )
 
     def end_jobs(self) -> None:
