@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pslaunch.node import codes
-from support.jobs import PSLAUNCH, run_pslaunch
+from support.jobs import PSLAUNCH, on_hosts, run_pslaunch
 from support.process import poll_until, started
 from testbed import Hosts
 
@@ -25,8 +25,7 @@ HOLDER = (
 
 
 def words_for(hosts: Hosts, workspace: Path, *options: str) -> list[str]:
-    where = [f"--hosts={','.join(host.name for host in hosts)}", f"--root_dir={hosts.root_dir}"]
-    return ["fabric", *where, f"--job_dispatch_package={workspace}", *options]
+    return ["fabric", *on_hosts(hosts, workspace), *options]
 
 
 def check(hosts: Hosts, workspace: Path, *options: str) -> tuple[int, list[dict[str, Any]]]:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pslaunch.node import codes
-from support.jobs import QUICK, SOON_LOST
+from support.jobs import QUICK, SOON_LOST, on_hosts
 from support.process import poll_until
-from support.shells import Shell
+from support.shells import Shell, list_files
 from testbed import Hosts
 
 WAITING = r"""
@@ -36,14 +36,8 @@ def job(hosts: Hosts, workspace: Path, tmp_path: Path) -> Iterator[str]:
 
 def detached(shell: Shell, hosts: Hosts, workspace: Path, *more: str) -> str:
     """The id of a job of this workspace that was started."""
-    where = (
-        f"--hosts={','.join(h.name for h in hosts)}",
-        f"--root_dir={hosts.root_dir}",
-        "--connect_timeout=2",
-    )
-    sent = (*where, f"--job_dispatch_package={workspace}")
-    options = (*(more or QUICK), "--server_num=0", "--job_name=free")
-    out = shell.ok("fabric", "--json", "--detach", *options, *sent)
+    options = (*(more or QUICK), "--server_num=0", "--job_name=free", "--connect_timeout=2")
+    out = shell.ok("fabric", "--json", "--detach", *options, *on_hosts(hosts, workspace))
     return str(json.loads(out.splitlines()[0])["job"])
 
 
@@ -65,9 +59,9 @@ def test_a_later_shell_sees_the_job_fetches_from_it_and_ends_it(
     poll_until(lambda: shell.ok("logs", job, "trainer/2") == "ready\n", describe="its output")
 
     shell.ok("fetch", job, str(tmp_path / "got"))
-    got = sorted(str(p.relative_to(tmp_path / "got")) for p in (tmp_path / "got").rglob("*") if p.is_file())
-    logs = ["log/0-node1/events.jsonl", *(f"log/{i}-node{i + 1}/train.log" for i in range(3))]
-    assert got == [*logs, "output/model-0"]
+    fetched = ["log/0-node1/events.jsonl", *(f"log/{i}-node{i + 1}/train.log" for i in range(3))]
+    fetched.append("output/model-0")
+    assert list_files(tmp_path / "got") == fetched
 
     assert "has ended" in shell.ok("stop", job)
     assert [host.processes() for host in hosts] == [{}, {}, {}]
@@ -76,10 +70,7 @@ def test_a_later_shell_sees_the_job_fetches_from_it_and_ends_it(
     assert {(p["state"], p["signal"]) for p in status["processes"]} == {("exited", "SIGTERM")}
     assert shell.ok("logs", job, "trainer/1") == "ready\n"  # the files on its node
     again = shell.ok("fetch", job, str(tmp_path / "again"))
-    assert [str(Path(line).relative_to(tmp_path / "again")) for line in again.splitlines()] == [
-        *logs,
-        "output/model-0",
-    ]
+    assert [str(Path(line).relative_to(tmp_path / "again")) for line in again.splitlines()] == fetched
 
 
 def test_nodes_are_found_by_their_names_wherever_they_stand_among_the_hosts(
@@ -117,9 +108,8 @@ def test_results_come_with_the_end_of_a_job_that_a_node_has_led(
     hosts: Hosts, workspace: Path, tmp_path: Path
 ) -> None:
     (workspace / "train.py").write_text(WAITING.replace("signal.pause()", ""))
-    where = (f"--hosts={','.join(h.name for h in hosts)}", f"--root_dir={hosts.root_dir}", "--head=node")
-    sent = (f"--job_dispatch_package={workspace}", f"--fetch_output={tmp_path / 'out'}", "--server_num=0")
-    done = Shell(hosts, tmp_path / "own").run("fabric", "--json", *QUICK, *where, *sent)
+    options = (*QUICK, "--head=node", f"--fetch_output={tmp_path / 'out'}", "--server_num=0")
+    done = Shell(hosts, tmp_path / "own").run("fabric", "--json", *options, *on_hosts(hosts, workspace))
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert (done.returncode, [e["code"] for e in events if e["event"] == "end"]) == (0, [0]), done.stdout
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["model-0"]
@@ -129,9 +119,8 @@ def test_impossible_folder_for_results_is_reported_before_the_training(
     hosts: Hosts, workspace: Path, tmp_path: Path
 ) -> None:
     (workspace / "train.py").write_text("print('has run')")
-    where = (f"--hosts={hosts[0].name}", f"--root_dir={hosts.root_dir}", "--server_num=0")
-    sent = (*where, f"--job_dispatch_package={workspace}", "--fetch_output=/proc/out")
-    done = Shell(hosts, tmp_path / "own").run("fabric", *sent)
+    options = ("--server_num=0", "--fetch_output=/proc/out")
+    done = Shell(hosts, tmp_path / "own").run("fabric", *options, *on_hosts(hosts, workspace, [hosts[0]]))
     assert done.returncode == codes.USAGE and "has run" not in done.stdout
     assert "--fetch_output=/proc/out: the folder can't be made: No such file or directory" in done.stderr
 

@@ -19,7 +19,7 @@ from support import leaks
 from support.jobs import PSLAUNCH, QUICK, SOON_LOST, until_nothing_runs
 from support.openmpi import MpiPlace
 from support.process import poll_until
-from support.shells import Shell
+from support.shells import Shell, list_files
 from testbed import Hosts
 
 WAITING = r"""
@@ -67,10 +67,6 @@ def job(place: MpiPlace, hosts: Hosts, workspace: Path, tmp_path: Path) -> Itera
     found = detach(place, hosts, workspace, tmp_path / "state")
     yield found
     found.shell.run("stop", "--kill", found.id)
-
-
-def list_files(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 @pytest.mark.parametrize("place", [5], indirect=True)

@@ -12,7 +12,7 @@ import pytest
 
 from pslaunch.node import codes
 from pslaunch.node.logs import EVENTS_LOG, HEAD_TRACE, NODE_TRACE
-from support.jobs import FabricPlace, LocalPlace, finished, run_pslaunch, succeeded
+from support.jobs import FabricPlace, LocalPlace, finished, on_hosts, run_pslaunch, succeeded
 from testbed import Hosts
 
 PROGRAM = """
@@ -106,13 +106,8 @@ def test_traces_of_hosts_are_fetched_with_the_logs_also_without_a_program(
 
 def test_check_traces_its_questions_and_the_answers(hosts: Hosts, workspace: Path, tmp_path: Path) -> None:
     (workspace / "train.py").write_text("print('has run')")
-    where = (
-        f"--hosts={hosts[0].name}",
-        f"--root_dir={hosts.root_dir}",
-        f"--job_dispatch_package={workspace}",
-    )
-    options = (*where, "--server_num=0", "--env=TOKEN=of-the-user", f"--trace={tmp_path / 'trace'}")
-    done = run_pslaunch("check", "fabric", *options, hosts=hosts)
+    options = ("--server_num=0", "--env=TOKEN=of-the-user", f"--trace={tmp_path / 'trace'}")
+    done = run_pslaunch("check", "fabric", *on_hosts(hosts, workspace, [hosts[0]]), *options, hosts=hosts)
     assert done.returncode == 0, done.stderr
     lines = read(tmp_path / "trace")
     assert list(count(lines, "sent")) == ["hello", "inspect", "door", "reach", "finish"]

@@ -9,7 +9,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -109,6 +109,12 @@ class LocalPlace:
     def holding_port(self) -> Iterator[tuple[int, int]]:
         with socket.create_server(("127.0.0.1", 0)) as holder:
             yield holder.getsockname()[1], os.getpid()
+
+
+def on_hosts(hosts: Hosts, package: Path, on: Iterable[Host] = ()) -> list[str]:
+    """Options of a job for hosts, these or all, with this package."""
+    names = ",".join(host.name for host in on or hosts)
+    return [f"--hosts={names}", f"--root_dir={hosts.root_dir}", f"--job_dispatch_package={package}"]
 
 
 class FabricPlace:

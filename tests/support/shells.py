@@ -25,3 +25,8 @@ class Shell:
         done = self.run(*words)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+
+def list_files(folder: Path) -> list[str]:
+    """Return the files that a shell has fetched to a folder."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
