@@ -22,9 +22,19 @@ from pslaunch.backends.fabric.ssh.connect import Connector
 from pslaunch.backends.fabric.ssh.fleet import Fleet
 from pslaunch.errors import HostError
 from pslaunch.options.hosts import Host
-from support.sshd import Client, Sshd, greets, hang_up, make_client, make_key, make_sshd, public, reaching
-
-KEEPER = ["keeper", "20", "1"]
+from support.sshd import (
+    KEEPER,
+    Client,
+    Sshd,
+    greets,
+    hang_up,
+    make_client,
+    make_key,
+    make_sshd,
+    public,
+    reaching,
+    refused,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -50,13 +60,6 @@ def fleet() -> Iterator[Callable[..., Fleet]]:
     yield make
     for one in made:
         one.close()
-
-
-def refused(channel: Channel | HostError, step: str) -> str:
-    """It failed in this step; its words."""
-    assert isinstance(channel, HostError), channel
-    assert channel.step == step, channel
-    return str(channel)
 
 
 def hosts(*names: str) -> list[Host]:

@@ -9,15 +9,12 @@ from pathlib import Path
 import pytest
 
 from pslaunch.backends.fabric.spec import FabricReach
-from pslaunch.backends.fabric.ssh.channel import Channel
 from pslaunch.backends.fabric.ssh.fleet import Fleet
-from pslaunch.errors import HostError
 from pslaunch.options.hosts import Host
 from support.clock import own_s
-from support.sshd import greets, own_ssh, reaching
+from support.sshd import KEEPER, greets, own_ssh, reaching, refused
 from testbed.hosts import Hosts
 
-KEEPER = ["keeper", "20", "1"]
 NOISE = "Welcome! This host has rules, and a prompt: 100% `quoted` $HOME"
 
 
@@ -31,13 +28,6 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
             return stack.enter_context(contextlib.closing(Fleet(how or reaching(), ask=None)))
 
         yield make
-
-
-def refused(channel: Channel | HostError, step: str) -> str:
-    """It failed in this step; its words."""
-    assert isinstance(channel, HostError), channel
-    assert channel.step == step, channel
-    return str(channel)
 
 
 def test_a_login_shell_that_lets_nobody_in(hosts: Hosts, fleet: Callable[..., Fleet]) -> None:

@@ -23,6 +23,7 @@ from pslaunch.errors import HostError
 from pslaunch.options.hosts import Host
 from support.process import poll_until
 from support.sshd import (
+    KEEPER,
     Client,
     Sshd,
     greets,
@@ -36,7 +37,6 @@ from support.sshd import (
 )
 
 pytestmark = needs_openssh
-KEEPER = ["keeper", "20", "1"]
 
 
 @pytest.fixture
@@ -81,14 +81,16 @@ class Asked:
 
 
 def reach(
-    name: str = "node", ask: Callable[[str], str] | None = None, how: FabricReach | None = None
+    *names: str, ask: Callable[[str], str] | None = None, how: FabricReach | None = None
 ) -> type[Channel]:
-    """The kind of the channel to a host whose agent has greeted. Raises HostError."""
+    """The kind of the channels to these hosts, whose agents have greeted. Raises HostError."""
+    kinds = list[type[Channel]]()
     with contextlib.closing(Fleet(how or reaching(), ask=ask)) as fleet:
-        (channel,) = fleet.open([Host(name)], KEEPER)
-        greets(channel)
-        assert isinstance(channel, Channel)
-    return type(channel)
+        for channel in fleet.open([Host(name) for name in names or ("node",)], KEEPER):
+            greets(channel)
+            assert isinstance(channel, Channel)
+            kinds.append(type(channel))
+    return kinds[-1]
 
 
 def both(client: Client, name: str = "node") -> type[Channel]:
@@ -200,9 +202,7 @@ def test_a_passphrase_is_asked_once_for_all_hosts(client: Client, passphrase: st
     client.configure(f"Host *\n  IdentityFile {key}\n  IdentitiesOnly yes")
     assert "locked without a terminal" in neither(client).detail
     ask = Asked(passphrase)
-    with contextlib.closing(Fleet(reaching(), ask=ask)) as fleet:
-        for channel in fleet.open([Host("a"), Host("b"), Host("c")], KEEPER):
-            greets(channel)
+    reach("a", "b", "c", ask=ask)
     assert ask.questions == [f"Enter passphrase for key '{key}': "]
 
 
@@ -219,9 +219,7 @@ def test_a_passphrase_may_take_longer_than_the_host_waits_for_a_login(client: Cl
         poll_until(lambda: not client.sshd.connections(), describe="the host still waits")
         return "open sesame"
 
-    with contextlib.closing(Fleet(reaching(), ask=late)) as fleet:
-        (channel,) = fleet.open([Host("a")], KEEPER)
-        greets(channel)
+    reach("a", ask=late)
     assert len(asked) == 1
 
 
@@ -251,9 +249,7 @@ def test_ctrl_c_at_a_question_ends_it(client: Client) -> None:
 def test_a_host_key_is_asked_for_once(client: Client) -> None:
     client.know("")
     ask = Asked("yes")
-    with contextlib.closing(Fleet(reaching(), ask=ask)) as fleet:
-        for channel in fleet.open([Host("a"), Host("b")], KEEPER):
-            greets(channel)
+    reach("a", "b", ask=ask)
     (question,) = ask.questions
     assert "SHA256:" in question
 
@@ -275,9 +271,7 @@ def test_questions_of_the_ssh_binary_are_put_once(client: Client, passphrase: st
             return "yes"
         return passphrase if sum("passphrase" in q for q in asked) > 1 else "a slip"
 
-    with contextlib.closing(Fleet(reaching(max_connections=1), ask=ask)) as fleet:
-        for channel in fleet.open([Host("a"), Host("b")], KEEPER):
-            greets(channel, BinaryChannel)
+    assert reach("a", "b", ask=ask, how=reaching(max_connections=1)) is BinaryChannel
     host_key, slip, again = asked
     assert "SHA256:" in host_key
     assert slip == again == f"Enter passphrase for key '{key}': "
@@ -296,9 +290,7 @@ def test_jump_hosts_are_used_as_with_ssh(client: Client) -> None:
 
 def test_hosts_behind_one_jump_host_share_its_connection(client: Client) -> None:
     client.configure("Host n*\n  ProxyJump gate")
-    with contextlib.closing(Fleet(reaching(), ask=None)) as fleet:
-        for channel in fleet.open([Host(f"n{i}") for i in range(4)], KEEPER):
-            greets(channel)
+    reach(*(f"n{i}" for i in range(4)))
     assert client.sshd.count("Accepted publickey") == 5
 
 

@@ -22,6 +22,7 @@ from pslaunch.node import procs
 from support.leaks import MARK
 
 SSHD = "/usr/sbin/sshd"
+KEEPER = ["keeper", "20", "1"]
 needs_openssh = pytest.mark.skipif(
     shutil.which("ssh") is None, reason="no ssh here; apt-get install openssh-client"
 )
@@ -53,6 +54,13 @@ def greets(channel: Channel | HostError, kind: type[Channel] = Channel) -> None:
     hang_up(channel)
     assert channel.wait(10) == 75
     assert "the head is gone" in channel.describe_end()
+
+
+def refused(channel: Channel | HostError, step: str) -> str:
+    """It failed in this step; its words."""
+    assert isinstance(channel, HostError), channel
+    assert channel.step == step, channel
+    return str(channel)
 
 
 def hang_up(channel: Channel) -> None:
