@@ -134,32 +134,10 @@ OF_ONE = [dataclasses.replace(HEADER, pserver=i) for i in range(2)]
 
 def make_object(*, table: bool, total: int = 5, n: int = 3, dim: int = 2) -> bytes:
     """One object of a shard: n values, or rows of `dim` values, and no state."""
-    name = b"name"
-    numbers = [0.0] * 7
-    what = objects.CREATE.pack(
-        table,
-        dim if table else 0,
-        n,
-        total,
-        0,
-        0,
-        *numbers,
-        0,
-        0.0,
-        0.0,
-        0,
-        0,
-        0,
-        0.0,
-        0.0,
-        1,
-        1,
-        0,
-        0.0,
-        0.0,
-        4,
-    )
-    body = objects.FILE_HEAD.pack(0, len(what) + len(name), 7, n, 0, 0, 0) + what + name
+    rule, schedule, init = (0, *[0.0] * 7), (0, 0.0, 0.0, ()), (1, 0, 0.0, 0.0)
+    shape = dim if table else 0, n, total
+    what = objects.encode_create("name", shape, rule, schedule, (0, 0.0, 0.0), init)
+    body = objects.FILE_HEAD.pack(0, len(what), 7, n, 0, 0, 0) + what
     body += bytes(-len(body) % 8)
     body += struct.pack(f"<{n}Q", *range(n)) + bytes(4 * n * dim) if table else bytes(4 * n)
     return body + bytes(-len(body) % 8)
