@@ -1,9 +1,11 @@
 """Snapshots of a pserver: what a trainer says of them, and what a shard sends."""
 
+import contextlib
 import dataclasses
 import io
 import socket
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,69 +24,62 @@ def make_no_header() -> Any:
     raise AssertionError("no trainer has connected")
 
 
+@contextlib.contextmanager
+def connected(
+    trainer: int, collect: Any = dict, **options: Any
+) -> Iterator[tuple[Control, Callable[[], bool]]]:
+    """A trainer's end of a connection, and what lets the pserver hear it."""
+    ours, theirs = socket.socketpair()
+    given = dataclasses.replace(parse_options([], {}), **options)
+    cuts = Cuts(given, [], make_no_header, lambda: None, collect)
+    asker = cuts.add(ours, trainer)
+    with contextlib.closing(Control(theirs)) as control, contextlib.closing(cuts):
+        yield control, lambda: cuts.hear(asker)
+
+
 @pytest.mark.parametrize("ask", ["note", "go"])
 def test_a_message_without_its_fields_ends_the_connection_alone(ask: str) -> None:
-    ours, theirs = socket.socketpair()
-    cuts = Cuts(parse_options([], {}), [], make_no_header, lambda: None, dict)
-    asker, trainer = cuts.add(ours, 0), Control(theirs)
-    trainer.send({"ask": ask})
-    assert not cuts.hear(asker)
-    with pytest.raises(ConnectionError):
-        trainer.receive(5.0)
-    trainer.close()
+    with connected(0) as (trainer, hear):
+        trainer.send({"ask": ask})
+        assert not hear()
+        with pytest.raises(ConnectionError):
+            trainer.receive(5.0)
 
 
 def test_trainer_0_alone_chooses_the_snapshot() -> None:
-    ours, theirs = socket.socketpair()
-    cuts = Cuts(parse_options([], {}), [], make_no_header, lambda: None, dict)
-    asker, trainer = cuts.add(ours, 1), Control(theirs)
-    trainer.send({"ask": "go", "folder": "cut-0001-000000000002"})
-    assert cuts.hear(asker)
-    assert trainer.receive(5.0) == {"error": "trainer 1 may not ask for go"}
-    cuts.close()
-    trainer.close()
+    with connected(1) as (trainer, hear):
+        trainer.send({"ask": "go", "folder": "cut-0001-000000000002"})
+        assert hear()
+        assert trainer.receive(5.0) == {"error": "trainer 1 may not ask for go"}
 
 
 @pytest.mark.parametrize("trainer", [0, 1])
 def test_stats_are_for_all_trainers(trainer: int) -> None:
-    ours, theirs = socket.socketpair()
-    cuts = Cuts(parse_options([], {}), [], make_no_header, lambda: None, lambda: {"job": []})
-    asker, other = cuts.add(ours, trainer), Control(theirs)
-    other.send({"ask": "stats"})
-    assert cuts.hear(asker) and other.receive(5.0) == {"job": []}
-    cuts.close()
-    other.close()
+    with connected(trainer, lambda: {"job": []}) as (other, hear):
+        other.send({"ask": "stats"})
+        assert hear() and other.receive(5.0) == {"job": []}
 
 
 @pytest.mark.parametrize("ask", ["stats", "state", "save", "piece", "note", "go"])
 def test_an_observer_has_one_answer_and_no_other_than_stats(ask: str) -> None:
     large = {"job": ["x" * (1 << 22)]}  # more than fits between two ends: its thread waits, and nobody else
-    ours, theirs = socket.socketpair()
-    cuts = Cuts(parse_options([], {}), [], make_no_header, lambda: None, lambda: large)
-    asker, other = cuts.add(ours, NO_TRAINER), Control(theirs)
-    for _ in range(2):
-        other.send({"ask": ask, "step": 1, "ended": False, "state": {}, "folder": "x"})
-    assert not cuts.hear(asker)
-    answer = large if ask == "stats" else {"error": f"an observer may not ask for {ask}"}
-    assert other.receive(5.0) == answer
-    with pytest.raises(ConnectionError):
-        other.receive(5.0)
-    other.close()
+    with connected(NO_TRAINER, lambda: large) as (other, hear):
+        for _ in range(2):
+            other.send({"ask": ask, "step": 1, "ended": False, "state": {}, "folder": "x"})
+        assert not hear()
+        answer = large if ask == "stats" else {"error": f"an observer may not ask for {ask}"}
+        assert other.receive(5.0) == answer
+        with pytest.raises(ConnectionError):
+            other.receive(5.0)
 
 
 def ask_with_answer(tmp_path: Path, *questions: dict[str, Any]) -> Any:
     """The answer to the last question, of a pserver with this folder of snapshots."""
-    ours, theirs = socket.socketpair()
-    options = dataclasses.replace(parse_options([], {}), snapshot_dir=tmp_path)
-    cuts = Cuts(options, [], make_no_header, lambda: None, dict)
-    asker, trainer = cuts.add(ours, 0), Control(theirs)
-    for question in questions:
-        trainer.send(question)
-    assert cuts.hear(asker)
-    answer = trainer.receive(5.0)
-    cuts.close()
-    trainer.close()
-    return answer
+    with connected(0, snapshot_dir=tmp_path) as (trainer, hear):
+        for question in questions:
+            trainer.send(question)
+        assert hear()
+        return trainer.receive(5.0)
 
 
 def test_a_damaged_snapshot_is_an_answer_and_not_the_end(tmp_path: Path) -> None:
