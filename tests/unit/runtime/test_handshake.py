@@ -70,6 +70,14 @@ def talk(side: ServerSide, secret: bytes, hello: Hello = HELLO) -> None:
             thread.join()
 
 
+def prove(side: ServerSide, text: bytes, secret: bytes = b"s") -> bytes:
+    """Say a text with its proof, after a knock by somebody who knows the secret `s`; return the proof."""
+    challenge = side.feed(PLANE.knock(b"s", b"n" * 32))[HEAD.size :]
+    mac = PLANE.compute_mac(secret, b"trainer", b"n" * 32 + challenge[:32], text)
+    side.feed(proof := encode_message(MessageKind.PROOF, mac + text))
+    return proof
+
+
 @pytest.mark.parametrize(("theirs", "ours"), [(b"a", b"b"), (b"", b"b"), (b"a", b"")])
 def test_other_secrets_are_refused_by_both(theirs: bytes, ours: bytes) -> None:
     side = ServerSide(theirs, accept_all)
@@ -95,16 +103,9 @@ def test_first_words_without_the_secret_are_refused_at_once(first: bytes) -> Non
 
 def test_a_proof_of_another_conversation_is_refused() -> None:
     first, second = ServerSide(b"s", accept_all), ServerSide(b"s", accept_all)
-    nonce = b"n" * 32
-    challenge = first.feed(PLANE.knock(b"s", nonce))[HEAD.size :]
-    second.feed(PLANE.knock(b"s", nonce))
-    text = HELLO.encode()
-    proof = encode_message(
-        MessageKind.PROOF, PLANE.compute_mac(b"s", b"trainer", nonce + challenge[:32], text) + text
-    )
-    second.feed(proof)
+    second.feed(PLANE.knock(b"s", b"n" * 32))
+    second.feed(prove(first, HELLO.encode()))
     assert second.hello is None
-    first.feed(proof)
     assert first.hello == HELLO
 
 
@@ -149,10 +150,8 @@ def test_foreign_protocols_are_known(begin: bytes, name: str) -> None:
     "text", [b"", b"[]", b"{}", b"7", b"[" * 4000, HELLO.encode().replace(b": 1", b': "1"'), b"\xff"]
 )
 def test_a_hello_that_is_none_is_refused(text: bytes) -> None:
-    side = ServerSide(b"", accept_all)
-    challenge = side.feed(PLANE.knock(b"", b"n" * 32))[HEAD.size :]
-    nonces = b"n" * 32 + challenge[:32]
-    side.feed(encode_message(MessageKind.PROOF, PLANE.compute_mac(b"", b"trainer", nonces, text) + text))
+    side = ServerSide(b"s", accept_all)
+    prove(side, text)
     assert side.hello is None
     assert side.failure
 
@@ -160,9 +159,7 @@ def test_a_hello_that_is_none_is_refused(text: bytes) -> None:
 def test_an_observer_is_compared_with_nobody_but_proves_the_secret() -> None:
     for secret, proved in ((b"s", True), (b"t", False)):
         side = ServerSide(b"s", lambda _: "no trainer")
-        challenge = side.feed(PLANE.knock(b"s", b"n" * 32))[HEAD.size :]
-        mac = PLANE.compute_mac(secret, b"trainer", b"n" * 32 + challenge[:32], OBSERVER)
-        side.feed(encode_message(MessageKind.PROOF, mac + OBSERVER))
+        prove(side, OBSERVER, secret)
         assert (side.proved, bool(side.failure), side.hello) == (proved, not proved, None)
 
 
