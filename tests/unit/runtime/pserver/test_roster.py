@@ -59,19 +59,12 @@ def test_a_trainer_that_finished_may_go() -> None:
     assert found.find_failure(1000.0) == ""
 
 
-def test_finished_at_one_port_and_gone_at_the_other_is_gone() -> None:
-    found = roster(0)
-    found.note_finished(0, 0)
-    found.note_lost(0, 0, now_s=1.0)
-    found.note_lost(0, 1, now_s=1.0)
-    assert found.find_failure(61.0)
-
-
-def test_a_trainer_that_finished_at_one_port_comes_back_at_the_other_alone() -> None:
+def test_a_trainer_that_finished_at_one_port_is_gone_until_it_is_back_at_the_other() -> None:
     found = roster(0)
     found.note_finished(0, 0)
     found.note_lost(0, 0, now_s=100.0)
     found.note_lost(0, 1, now_s=100.0)
+    assert found.find_failure(200.0)
     found.note_connected(0, 1)
     assert found.find_failure(200.0) == ""
 
