@@ -398,7 +398,6 @@ class Caller:
 
     @property
     def passes(self) -> int:
-        """Passes that this trainer has ended."""
         return self._told["END_PASS"]
 
     @property
@@ -440,7 +439,6 @@ class Caller:
         return self._messages.add_up(own)
 
     def _make_table(self) -> int:
-        """Make the table of messages, and return its number."""
         init = Init(kind="normal", mean=0.0, std=0.0)
         rule = Optim(method="sgd", learning_rate=1.0)
         mode = MODES["half_async"], 0  # no step to wait for, and no empty pushes in others' steps

@@ -37,8 +37,6 @@ _NONE: Mapping[Any, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TensorHandle:
-    """A dense tensor on pservers."""
-
     name: str
     shape: tuple[int, ...]
 
@@ -214,7 +212,6 @@ class Client(AbstractContextManager["Client"]):
         return TableHandle(name, dim, dim + 2 * isinstance(entry, ShowClickEntry))
 
     def _choose_rule(self, config: ParamConfig, optimizer: object, *, rows: bool) -> Optim:
-        """Return the rule of pservers for an object."""
         name, rule = config.name, optimizer
         if self._mode == "geo":
             if optimizer is not None:

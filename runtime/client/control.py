@@ -33,7 +33,6 @@ class Control:
         sock.settimeout(_SEND_S)
 
     def send(self, message: Message) -> None:
-        """Send a message; the other end reads it soon."""
         text = json.dumps(message).encode()
         self.sock.sendall(_LENGTH.pack(len(text)) + text)
 
@@ -71,7 +70,6 @@ class Control:
         return message
 
     def close(self) -> None:
-        """Close the connection. May be called twice."""
         self.sock.close()
 
 

@@ -38,8 +38,6 @@ class PeerVanished(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ShardPort:
-    """One port of one pserver."""
-
     host: str
     port: int
     pserver: int  # its rank

@@ -37,7 +37,6 @@ class Hello:
     shard: int  # index of the port in its pserver, dense ports first
 
     def encode(self) -> bytes:
-        """Return the wire form."""
         return json.dumps(asdict(self), sort_keys=True).encode()
 
     @classmethod

@@ -25,7 +25,6 @@ def count_rows(size: int) -> int:
 
 
 def pack_rows(data: bytes) -> F32:
-    """Return the rows of a message."""
     rows = np.zeros((count_rows(len(data)), COLS), np.float32)
     rows[0, :4] = np.frombuffer(len(data).to_bytes(8, "little"), "<u2")
     padded = data + bytes(-len(data) % (2 * COLS))
@@ -102,7 +101,6 @@ class Messages:
         return rows
 
     def add_up(self, own: Mapping[str, Ids]) -> dict[str, Ids]:
-        """Do what Caller.add_up() says."""
         table, rows = self._table, {name: split_numbers(one) for name, one in own.items()}
         keys = {
             name: np.arange(len(new), dtype=np.uint64) + np.uint64(_core.hash_name(name))

@@ -51,7 +51,6 @@ def _format(value: object) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
     p = argparse.ArgumentParser(prog="pslaunch stats", allow_abbrev=False)
     p.add_argument("address", metavar="HOST[:PORT]", help="Any port of the pserver [default: 7164].")
     given = env.read_init_args(os.environ).get("secret_file", "")

@@ -190,7 +190,6 @@ class RemoteUpdater(Updater):
         self._asked = asked  # an interrupted call gives no rows
 
     def _note_step(self) -> None:
-        """Note a step of this trainer, before its push."""
         if self._snapshots is not None:
             self._snapshots.note_step()
 

@@ -145,7 +145,6 @@ class Run:
         return remote
 
     def take_snapshots(self, client: Caller, *, sync: bool) -> Snapshots:
-        """Return the snapshots of this run, not begun yet."""
         self.snapshots = Snapshots(
             self.settings,
             client,

@@ -115,7 +115,6 @@ class Cuts:
                     asker.control.sock.shutdown(socket.SHUT_RDWR)  # hear() will find it gone
 
     def close(self) -> None:
-        """Close all connections."""
         for asker in self._askers:
             asker.control.close()
 

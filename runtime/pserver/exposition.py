@@ -52,7 +52,6 @@ ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def render_metrics(found: Tables) -> str:
-    """Return the text of what collect_stats() gives."""
     lines = []
     for of, rows in found.items():
         for key in [key for key in rows[0] if key not in (*LABELS, "text")] if rows else ():

@@ -282,7 +282,6 @@ class Pserver:
         self._handle_bytes(u)  # a process of the job has sent its first bytes by now
 
     def _pause_listener(self, listener: socket.socket) -> None:
-        """Accept no connections for REST_S."""
         self._resting[listener] = self._selector.unregister(listener).data, time.monotonic() + REST_S
 
     def _accept(self, hello: handshake.Hello, port: int, addr: str, me: str) -> str:

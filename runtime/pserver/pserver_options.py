@@ -19,8 +19,6 @@ EXPORTS = 2**62  # PS_CUT_EXPORTS
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """Options of a pserver; see `parse_options`."""
-
     host: str
     nics: tuple[str, ...]
     port: int
@@ -51,7 +49,6 @@ class Options:
 
     @property
     def ports(self) -> int:
-        """Number of listening ports."""
         return self.ports_num + self.ports_num_for_sparse
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Trainer:
-    """State of one trainer."""
-
     incarnation: int
     addr: str
     connected: set[int] = field(default_factory=set)  # ports it is connected to
@@ -37,7 +35,6 @@ class Roster:
         return ""
 
     def note_connected(self, trainer: int, port: int) -> None:
-        """Record a trainer's connection to a port."""
         t = self.trainers[trainer]
         t.connected.add(port)
         t.ever.add(port)
@@ -55,17 +52,14 @@ class Roster:
         return True
 
     def note_finished(self, trainer: int, port: int) -> None:
-        """Record that the trainer reported finished at a port."""
         self.trainers[trainer].finished.add(port)
 
     @property
     def present(self) -> int:
-        """Number of trainers connected to every port."""
         return sum(len(t.connected) == self.ports for t in self.trainers.values())
 
     @property
     def all_finished(self) -> bool:
-        """True if every expected trainer has finished at every port."""
         done = sum(len(t.finished) == self.ports for t in self.trainers.values())
         return done == self.expected
 

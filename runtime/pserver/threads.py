@@ -59,8 +59,6 @@ class Loaded:
 
 
 class Shard:
-    """A shard's threads and pipes."""
-
     def __init__(
         self,
         number: int,
@@ -113,7 +111,6 @@ class Shard:
         os.write(self._mail, MAIL.pack(sock.detach(), trainer, incarnation))
 
     def take_events(self) -> list[Event]:
-        """Return the new events."""
         try:
             data = os.read(self.events, 64 * EVENT.size)
         except BlockingIOError:
@@ -143,7 +140,6 @@ class Shard:
             raise SetError(f"'{self._first}' was created before the load: let all trainers load before")
 
     def _write_cuts(self, cut_out: int) -> None:
-        """Write each cut to its file."""
         with open(cut_out, "rb", buffering=PIPE_BYTES) as pipe:
             while len(head := pipe.read(BEGIN.size)) == BEGIN.size:
                 begins, number = BEGIN.unpack(head)
