@@ -27,7 +27,7 @@ from support.jobs import (
     until_nothing_runs,
 )
 from support.openmpi import MpiPlace, get_prefix, share_mpi4py
-from support.trainings import SAVING, STUBBORN
+from support.trainings import REPORTING, SAVING, STUBBORN
 from testbed import Host, Hosts
 
 GRACE_S, LOST_AFTER_S, EXTRA_S, SLACK_S = 1.0, 3.0, 2.0, 1.5
@@ -106,12 +106,10 @@ def test_job_ends_without_those_who_brought_its_agents(
         assert re.search(words, job.end()["reason"]), job.launcher.output()
 
 
-LIVES_ON = """
-import os, signal, socket
-print("epoch", os.environ["PSLAUNCH_EPOCH"], os.environ["OMPI_COMM_WORLD_RANK"], flush=True)
-with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-    sender.sendto(b"batch=1", os.environ["PSLAUNCH_PROGRESS"])
-while os.environ["PSLAUNCH_EPOCH"] == "0":
+LIVES_ON = f"""{REPORTING}
+print("epoch", epoch, os.environ["OMPI_COMM_WORLD_RANK"], flush=True)
+report("batch=1")
+while epoch == "0":
     signal.pause()
 """
 

@@ -35,6 +35,7 @@ from pslaunch.ship.package import PackageFolder, list_package
 from support.command_line import make_spec
 from support.jobs import has
 from support.process import Started, poll_until, started
+from support.trainings import REPORTING
 
 SECRET, NAME = "ab" * 32, "begun"
 LOST_AFTER_S = 2.5  # the heartbeat of agent and keeper is 1 s
@@ -332,11 +333,8 @@ def test_wheel_beside_the_job_is_imported_first(folder: Path, workspace: Path) -
         assert f"trainer/0 | {system}" in first.output() and sys.version_info >= (3, 11)
 
 
-GOES_ON = """
-import os, signal, socket
-epoch = os.environ["PSLAUNCH_EPOCH"]
-with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-    sender.sendto(b"batch=1", os.environ["PSLAUNCH_PROGRESS"])
+GOES_ON = f"""{REPORTING}
+report("batch=1")
 print("epoch", epoch, flush=True)
 if int(epoch) < 2:
     signal.pause()

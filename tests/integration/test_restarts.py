@@ -28,24 +28,20 @@ from support.jobs import (
     until_nothing_runs,
 )
 from support.kube import Kube, KubePlace
+from support.trainings import REPORTING
 from testbed import Hosts
 
-# Reports a step in each epoch. In the first one, each process leaves a hidden one behind, then waits.
-BEGIN = r"""
-import json, os, signal, socket, sys, time
-role, rank, epoch = (os.environ["PSLAUNCH_" + name] for name in ("ROLE", "RANK", "EPOCH"))
-me, folder = f"{role}/{rank}", os.environ["PSLAUNCH_SNAPSHOT_DIR"]
-def report(text):
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.sendto(text.encode(), os.environ["PSLAUNCH_PROGRESS"])
+BEGIN = f"""{REPORTING}
+folder = os.environ["PSLAUNCH_SNAPSHOT_DIR"]
 """
+# Reports a step in each epoch. In the first one, each process leaves a hidden one behind, then waits.
 ONCE = (
     BEGIN
     + r"""
 names = ("TORCHELASTIC_RESTART_COUNT", "PADDLE_PSERVERS_IP_PORT_LIST", "MASTER_PORT", "PSLAUNCH_JOB_ID")
 print(json.dumps([int(epoch), *(os.environ.get(name) for name in names)]), flush=True)
 os.makedirs(folder, exist_ok=True)
-kept = os.path.join(folder, me.replace("/", "-"))
+kept = os.path.join(folder, f"{role}-{rank}")
 if epoch == "0":
     hidden = os.fork()
     if hidden == 0:

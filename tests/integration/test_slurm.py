@@ -28,7 +28,7 @@ from support.jobs import (
 )
 from support.process import poll_until, until_empty
 from support.slurm import JOB_S, Slurm, SlurmPlace
-from support.trainings import SAVING, STUBBORN
+from support.trainings import REPORTING, SAVING, STUBBORN
 from support.word2vec import make_workspace
 
 ALONE = ("--server_num=0", "--worker_num=3")
@@ -197,16 +197,14 @@ def test_time_limit_ends_a_batch_job_in_order(slurm: Slurm, folder: Path) -> Non
     assert f"exit code {codes.TERM}" in (folder / "said").read_text()
 
 
-TAKES_A_SNAPSHOT = """
-import os, signal, socket, time
-with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-    sender.sendto(b"state=connected cut=0", os.environ["PSLAUNCH_PROGRESS"])
-    while not os.path.exists(os.environ["PSLAUNCH_PROGRESS"] + ".cut"):
-        time.sleep(0.01)
-    print("asked", flush=True)
-    if os.environ["PSLAUNCH_RANK"] == "0":
-        sender.sendto(b"cut=7", os.environ["PSLAUNCH_PROGRESS"])
-    signal.pause()
+TAKES_A_SNAPSHOT = f"""{REPORTING}
+report("state=connected cut=0")
+while not os.path.exists(os.environ["PSLAUNCH_PROGRESS"] + ".cut"):
+    time.sleep(0.01)
+print("asked", flush=True)
+if rank == "0":
+    report("cut=7")
+signal.pause()
 """
 
 

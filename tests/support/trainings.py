@@ -33,6 +33,15 @@ trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), momentum, is_
 trainer.train(paddle.batch(reader, 16), num_passes=1, event_handler=on_event)
 """
 
+# The beginning of programs that are no trainings, and report their progress.
+REPORTING = """
+import json, os, signal, socket, sys, time
+role, rank, epoch = (os.environ["PSLAUNCH_" + name] for name in ("ROLE", "RANK", "EPOCH"))
+def report(text):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(text.encode(), os.environ["PSLAUNCH_PROGRESS"])
+"""
+
 # A program that is no training: ends at TERM, for which a pserver takes three seconds.
 SAVING = """
 import os, signal, sys, time
