@@ -174,9 +174,8 @@ def test_an_agents_session_said_again_is_refused_and_the_job_goes_on(workspace: 
         assert job.launcher.wait() == 0, job.launcher.output()
     alone = tmp_path / "undisturbed"
     alone.mkdir()
-    (alone / "train.py").write_text(TRAIN)
     with control() as ctl:
-        succeeded(LocalPlace(2, "--head=node"), alone, *OPTIONS, env=ctl.env())
+        succeeded(LocalPlace(2, "--head=node"), alone, *OPTIONS, env=ctl.env(), text=TRAIN)
     assert hash_model(workspace) == hash_model(alone)
 
 

@@ -81,8 +81,7 @@ print("guess", paddle.infer(out, parameters, [one[:1] for one in samples]).tolis
 
 
 def test_words_without_a_dictionary_learn_in_v2(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(V2)
-    job = succeeded(LocalPlace(1), tmp_path)
+    job = succeeded(LocalPlace(1), tmp_path, text=V2)
     (line,) = re.findall(r"guess (.*)", "\n".join(job.lines("trainer/0")))
     good, bad, _ = (float(one) for one in re.findall(r"-?\d\.\d+", line))
     assert good == pytest.approx(1, abs=0.2)

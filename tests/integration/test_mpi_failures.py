@@ -181,9 +181,8 @@ def test_host_that_hangs_after_login_is_named(hosts: Hosts, package: Path) -> No
 
 
 def test_hosts_without_the_runtime_end_the_job_by_name(hosts: Hosts, package: Path) -> None:
-    (package / "train.py").write_text("import pslaunch.runtime")
     for place in (MpiPlace(hosts, 5), FabricPlace(hosts)):
-        code, job = finished(place, package, "--grace=1")
+        code, job = finished(place, package, "--grace=1", text="import pslaunch.runtime")
         failure = job.events()[-1]["failure"]
         assert code == codes.PREFLIGHT == failure["code"], job.launcher.output()
         assert failure["what"].startswith("pserver/") and failure["text"] == "can't run there"

@@ -70,8 +70,7 @@ def test_allocation_is_held_until_results_are_fetched(place: SlurmPlace, workspa
         "import os\nopen(os.environ['PSLAUNCH_OUTPUT_DIR'] + '/model', 'w').write('42')\n"
         "assert 'SLURM_JOB_ID' in os.environ and 'SLURM_PROCID' not in os.environ"
     )
-    code, job = finished(place, workspace, *ALONE, f"--fetch_output={workspace / 'got'}", "--time=5")
-    assert code == 0, job.launcher.output()
+    succeeded(place, workspace, *ALONE, f"--fetch_output={workspace / 'got'}", "--time=5")
     assert (workspace / "got/model").read_text() == "42"
 
 

@@ -17,7 +17,6 @@ from support.jobs import (
     FabricPlace,
     LocalPlace,
     Place,
-    finished,
     succeeded,
     until_nothing_runs,
 )
@@ -194,12 +193,11 @@ print(begin, model[0].to_dense(30).tolist(), [p.tolist() for p in model.paramete
 
 
 def test_a_restarted_job_goes_on_from_a_checkpoint(carrying: Path) -> None:
-    (carrying / "train.py").write_text(RESTARTED)
     said = []
     for dies in (-1, 10):
         restarts = ["--server_num=2", "--worker_num=2", "--max_restarts=1", "--restart_after=0", *QUICK]
         options = [*find_torch(), *restarts, f"--env=DIES={dies}", f"--snapshot_dir={carrying / str(dies)}"]
-        job = succeeded(LocalPlace(1), carrying, *options, timeout_s=90)
+        job = succeeded(LocalPlace(1), carrying, *options, timeout_s=90, text=RESTARTED)
         said.append(job.lines("trainer/0")[-1].split(maxsplit=1))
     assert [begin for begin, _ in said] == ["0", "8"] and said[0][1] == said[1][1]
 
@@ -247,12 +245,11 @@ print(done, table.to_dense(30).tolist(), [p.tolist() for p in model.parameters()
 
 @pytest.mark.parametrize("own", ["ddp", "pservers"])
 def test_a_restarted_job_goes_on_from_a_snapshot_with_the_same_bits(carrying: Path, own: str) -> None:
-    (carrying / "train.py").write_text(SNAPSHOTS)
     options = [*find_torch(), "--server_num=2", "--worker_num=2", "--max_restarts=1", "--snapshot_steps=4"]
     said = []
     for name in ("lives", "dies"):
         given = [f"--env=OWN={own}", f"--snapshot_dir={carrying / name}"]
-        job = succeeded(LocalPlace(1), carrying, *options, *QUICK, *given, timeout_s=90)
+        job = succeeded(LocalPlace(1), carrying, *options, *QUICK, *given, timeout_s=90, text=SNAPSHOTS)
         said.append(job.lines("trainer/0")[-1].split(maxsplit=1))
     assert said[0][0] == "0" and int(said[1][0]) in range(4, 300, 4) and said[0][1] == said[1][1]
 
@@ -273,8 +270,6 @@ print("rows", table.to_dense(8)[:, 0].tolist(), float(table(torch.tensor([399_99
 
 
 def test_a_table_is_larger_than_what_a_trainer_may_have(carrying: Path) -> None:
-    (carrying / "train.py").write_text(LARGE)  # 400,000 rows of 256 bytes, and 64 MiB to have
-    options = [*find_torch(), "--server_num=2", "--worker_num=1"]
-    code, job = finished(LocalPlace(1), carrying, *options)
-    assert code == 0, job.launcher.output()
+    options = [*find_torch(), "--server_num=2", "--worker_num=1"]  # 400,000 rows of 256 bytes, 64 MiB to have
+    job = succeeded(LocalPlace(1), carrying, *options, text=LARGE)
     assert f"rows {[-1.0] * 8} 0.0" in job.lines("trainer/0")
