@@ -39,22 +39,20 @@ while True:
 """
 
 
-def write(workspace: Path, text: str, name: str = "train.py") -> None:
-    (workspace / name).write_text(text)
-
-
 # --- environment ---
 
 
 @pytest.mark.seam
 def test_every_process_sees_the_contract(place: Place, workspace: Path) -> None:
     """Beside values of the user byte for byte, without proxies and stale variables, in unmixed lines."""
-    write(workspace, "import os\nfor i in range(3000): print(os.environ['PSLAUNCH_RANK'] * 50)\n" + SHOW)
+    text = "import os\nfor i in range(3000): print(os.environ['PSLAUNCH_RANK'] * 50)\n" + SHOW
     odd = "a b'\"$HOME`id`;\n\t\\é\u2028|&*?"
     own = ("--worker_num=3", "--trainer_count=2", f"--env=ODD={odd}", "--env=EMPTY=", "--env=all_proxy=kept")
     outer = {"http_proxy": "http://p", "HTTPS_PROXY": "http://p", "NO_PROXY": "*"}
     outer |= {"PADDLE_TRAINER_ID": "77", "PSLAUNCH_RANK": "9"}
-    job = succeeded(place, workspace, *ALONE, *own, program=["train.py", odd, "--x", ""], env=outer)
+    job = succeeded(
+        place, workspace, *ALONE, *own, program=["train.py", odd, "--x", ""], env=outer, text=text
+    )
     for rank in range(3):
         lines = job.lines(f"trainer/{rank}")
         assert lines[:3000] == [str(rank) * 50] * 3000
@@ -88,8 +86,7 @@ with socket.create_server(("", int(own.rpartition(":")[2]))):  # as tensorflow d
 
 @pytest.mark.parametrize("place", ["local_cluster"], indirect=True)
 def test_trainers_of_tensorflow_can_listen_where_others_look_for_them(place: Place, workspace: Path) -> None:
-    write(workspace, TENSORFLOW)
-    job = succeeded(place, workspace, "--worker_num=4")
+    job = succeeded(place, workspace, "--worker_num=4", text=TENSORFLOW)
     found = [json.loads(job.lines(f"trainer/{rank}")[0]) for rank in range(4)]
     workers = found[0][0]["cluster"]["worker"]
     assert len({worker.rpartition(":")[2] for worker in workers}) == 4
@@ -103,8 +100,8 @@ def test_trainers_of_tensorflow_can_listen_where_others_look_for_them(place: Pla
 
 @pytest.mark.seam
 def test_logs_are_complete_and_nodes_have_their_files(place: Place, workspace: Path) -> None:
-    write(workspace, "import os, sys\nos.write(1, bytes(range(256)) * 20000); sys.stderr.write('end')")
-    job = succeeded(place, workspace, *ALONE, "--worker_num=4")
+    text = "import os, sys\nos.write(1, bytes(range(256)) * 20000); sys.stderr.write('end')"
+    job = succeeded(place, workspace, *ALONE, "--worker_num=4", text=text)
     for rank in range(4):
         assert job.log_of(f"trainer/{rank}").read_bytes() == bytes(range(256)) * 20000 + b"end"
     if place.name in POD_PLACES:  # whose workspaces go with them
@@ -124,8 +121,8 @@ def test_logs_are_complete_and_nodes_have_their_files(place: Place, workspace: P
 def check_failure(place: Place, workspace: Path, program: str, code: int, words: str) -> None:
     """Check that the second trainer gives the job's code, and is named with its log."""
     waiting = "import os, signal\nif os.environ['PSLAUNCH_RANK'] == '0': signal.pause()\n"
-    write(workspace, f"{waiting}print('before')\n{program}")
-    got, job = finished(place, workspace, *ALONE, *QUICK, "--worker_num=2")
+    text = f"{waiting}print('before')\n{program}"
+    got, job = finished(place, workspace, *ALONE, *QUICK, "--worker_num=2", text=text)
     assert got == code == job.end()["code"], job.launcher.output()
     failure = job.end()["failure"]
     assert failure["what"] == "trainer/1" and words in failure["text"]
@@ -168,8 +165,7 @@ def test_a_program_that_is_not_executable_is_named(place: Place, workspace: Path
 @pytest.mark.seam
 @pytest.mark.held
 def test_a_signal_to_the_launcher_ends_the_job_in_order(place: Place, workspace: Path) -> None:
-    write(workspace, POLITE)
-    with running(place, workspace, "--server=script", "--worker_num=2") as job:
+    with running(place, workspace, "--server=script", "--worker_num=2", text=POLITE) as job:
         job.until_printed("ready", ["pserver/0", "trainer/0", "trainer/1"])
         job.launcher.proc.send_signal(signal.SIGTERM)
         assert job.launcher.wait() == codes.TERM
@@ -178,8 +174,7 @@ def test_a_signal_to_the_launcher_ends_the_job_in_order(place: Place, workspace:
 
 
 def test_a_job_ends_in_order_at_its_time_limit(place: Place, workspace: Path) -> None:
-    write(workspace, POLITE)
-    code, job = finished(place, workspace, *ALONE, "--timeout=4")
+    code, job = finished(place, workspace, *ALONE, "--timeout=4", text=POLITE)
     assert code == codes.TIMEOUT == job.end()["code"], job.launcher.output()
     assert job.end()["reason"] == "the job took longer than --timeout=4 s"
     assert job.lines("trainer/0") == ["ready", "leaving trainer"]
@@ -188,8 +183,7 @@ def test_a_job_ends_in_order_at_its_time_limit(place: Place, workspace: Path) ->
 @pytest.mark.seam
 @pytest.mark.held
 def test_a_second_interrupt_kills_at_once(place: Place, workspace: Path) -> None:
-    write(workspace, STUBBORN)
-    with running(place, workspace, *ALONE, "--grace=60") as job:
+    with running(place, workspace, *ALONE, "--grace=60", text=STUBBORN) as job:
         job.until_printed("ready", ["trainer/0"])
         job.launcher.proc.send_signal(signal.SIGINT)
         job.until(lambda events: any(e["event"] == "ending" for e in events), "ending")
@@ -201,8 +195,7 @@ def test_a_second_interrupt_kills_at_once(place: Place, workspace: Path) -> None
 @pytest.mark.seam
 @pytest.mark.held
 def test_killing_the_launcher_leaves_nothing(place: Place, workspace: Path) -> None:
-    write(workspace, STUBBORN)
-    with running(place, workspace, *QUICK, "--server=script", "--worker_num=2") as job:
+    with running(place, workspace, *QUICK, "--server=script", "--worker_num=2", text=STUBBORN) as job:
         for key in ("pserver/0", "trainer/0", "trainer/1"):
             job.until_printed("ready", [key])
         os.kill(job.launcher.pid, signal.SIGKILL)
@@ -214,9 +207,8 @@ def test_killing_the_launcher_leaves_nothing(place: Place, workspace: Path) -> N
 def test_losing_a_guard_ends_the_job_and_names_it(
     place: Place, workspace: Path, who: str, how: signal.Signals
 ) -> None:
-    write(workspace, STUBBORN)
     silence = f"--lost_after={place.silent_s:g}"
-    with running(place, workspace, *ALONE, *QUICK, silence, "--worker_num=2") as job:
+    with running(place, workspace, *ALONE, *QUICK, silence, "--worker_num=2", text=STUBBORN) as job:
         job.until_printed("ready", ["trainer/0", "trainer/1"])
         pid = job.guards("trainer/1")[0 if who == "keeper" else 1]
         silent_s = place.silent_s if how == signal.SIGSTOP else 0
@@ -232,13 +224,11 @@ def test_losing_a_guard_ends_the_job_and_names_it(
 
 @pytest.mark.parametrize("place", ["mpi", "slurm"], indirect=True)
 def test_other_processes_of_the_user_are_untouched(place: Place, workspace: Path) -> None:
-    write(workspace, STUBBORN)
     other = workspace.parent / "other"
     other.mkdir()
-    write(other, STUBBORN)
-    with running(place, other, *ALONE, *QUICK) as bystander:
+    with running(place, other, *ALONE, *QUICK, text=STUBBORN) as bystander:
         bystander.until_printed("ready", ["trainer/0"])
-        with running(place, workspace, *ALONE, *QUICK) as job:
+        with running(place, workspace, *ALONE, *QUICK, text=STUBBORN) as job:
             job.until_printed("ready", ["trainer/0"])
             keeper, _agent = job.guards("trainer/0")
             os.kill(job.launcher.pid, signal.SIGKILL)
@@ -256,29 +246,26 @@ def test_other_processes_of_the_user_are_untouched(place: Place, workspace: Path
 def test_two_jobs_with_one_log_folder_are_refused_with_the_first_ones_id(
     place: Place, workspace: Path
 ) -> None:
-    write(workspace, POLITE)
-    with running(place, workspace, *ALONE, *QUICK) as first:
+    with running(place, workspace, *ALONE, *QUICK, text=POLITE) as first:
         first.until_printed("ready", ["trainer/0"])
         code, second = finished(place, workspace, *ALONE)
         assert code == codes.USAGE
         assert first.get_job()["job"] in second.end()["reason"]
         first.launcher.proc.send_signal(signal.SIGINT)
         first.launcher.wait()
-    write(workspace, "pass")
-    succeeded(place, workspace, *ALONE)
+    succeeded(place, workspace, *ALONE, text="pass")
 
 
 @pytest.mark.parametrize("place", ["local"], indirect=True)
 def test_ports_of_a_script_are_its_own_before_it_listens(place: Place, workspace: Path) -> None:
     """A program binds its port long after it was given it: until then no other job may be given it too."""
     serving = "import os, signal\nif os.environ['PSLAUNCH_ROLE'] == 'pserver': signal.pause()\n"
-    write(workspace, f"{serving}{SHOW}\nsignal.pause()")
+    text = f"{serving}{SHOW}\nsignal.pause()"
     other = workspace.parent / "other"
     other.mkdir()
-    write(other, serving + SHOW)
-    with running(place, workspace, *QUICK, "--server=script") as first:
+    with running(place, workspace, *QUICK, "--server=script", text=text) as first:
         taken = endpoints(first.until(shown, "the first job's environment"))
-        code, second = finished(place, other, *QUICK, "--server=script")
+        code, second = finished(place, other, *QUICK, "--server=script", text=serving + SHOW)
         assert code == 0 and not taken & endpoints(shown(second.events()))
         port = max(taken)
         code, third = finished(place, other, *QUICK, "--server=script", f"--port={port}")
