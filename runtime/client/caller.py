@@ -5,6 +5,7 @@ calls.py carries out calls; the compiled core (csrc/client/ps_client.h) sends re
 
 from __future__ import annotations
 
+import functools
 import secrets
 import sys
 from collections import Counter
@@ -331,32 +332,22 @@ class Caller:
 
     def pull_tables(self, keys: Mapping[str, U64], out: Mapping[str, F32] | None = None) -> dict[str, F32]:
         """Return the rows [n, dim] of these keys of each table, in one call unless there are many."""
-        rows: dict[str, F32] = {}
-        parts: list[tuple[int, U64, F32]] = []
-        room = PULL_BYTES
+        rows, parts = dict[str, F32](), list[tuple[int, U64, F32]]()
         for name, own in keys.items():
             i, shape = self._get_id("sparse", name), (len(own), self._dims[name])
             rows[name] = np.empty(shape, np.float32) if out is None else out[name]
             if rows[name].shape != shape:
                 raise ValueError(f"out has the shape {rows[name].shape}, expected {shape}")
-            at, width = 0, 4 * shape[1]
-            while at < shape[0]:
-                if room < width and parts:
-                    self._pull_parts(parts)
-                    parts, room = [], PULL_BYTES
-                n = max(1, min(shape[0] - at, room // width))
-                parts.append((i, own[at : at + n], rows[name][at : at + n]))
-                at, room = at + n, room - n * width
-        if parts:
-            self._pull_parts(parts)
+            n = max(1, PULL_BYTES // (4 * shape[1]))
+            parts += [(i, own[at : at + n], rows[name][at : at + n]) for at in range(0, len(own), n)]
+        are_few = sum(values.nbytes for _, _, values in parts) <= PULL_BYTES
+        for some in filter(None, [parts] if are_few else ([part] for part in parts)):
+            self._calls.call(functools.partial(self._add_pulls, some))
         return rows
 
-    def _pull_parts(self, parts: Sequence[tuple[int, U64, F32]]) -> None:
-        def add() -> None:
-            for part in parts:
-                self._core.pull_rows(*part)
-
-        self._calls.call(add)
+    def _add_pulls(self, parts: Sequence[tuple[int, U64, F32]]) -> None:
+        for part in parts:
+            self._core.pull_rows(*part)
 
     def _get_id(self, kind: str, name: str) -> int:
         ids = self._dense if kind == "dense" else self._sparse
