@@ -21,12 +21,6 @@ from support.process import started
 from support.pservers import find_free_ports
 from testbed import Hosts
 
-WAITING = r"""
-import os, signal, sys
-print("ready", os.environ["WORDS"], *sys.argv[1:], flush=True)
-signal.pause()
-"""
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:

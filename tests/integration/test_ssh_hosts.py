@@ -15,8 +15,6 @@ from support.clock import own_s
 from support.sshd import KEEPER, greets, own_ssh, reaching, refused
 from testbed.hosts import Hosts
 
-NOISE = "Welcome! This host has rules, and a prompt: 100% `quoted` $HOME"
-
 
 @pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Fleet]]:
