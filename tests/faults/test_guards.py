@@ -12,14 +12,13 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from pslaunch.node import codes
 from support.clock import own_s
-from support.faults import Control, LineProxy, control
+from support.faults import Control, Fault, LineProxy, control
 from support.jobs import Job, Place, parent_of, running
 from support.trainings import STUBBORN
 
@@ -37,21 +36,11 @@ BEFORE = (
     "agent subprocess.Popen 1",
 )
 STARTING = ("agent train.log 1", "agent subprocess.Popen 2", "agent subprocess.Popen 3")
-SIGNALS = {name: signal.Signals[f"SIG{name}"] for name in ("KILL", "TERM", "INT", "SEGV", "STOP")}
 EXISTS_FROM = {"launcher": 0, "keeper": 1, "agent": 2, "line": 2}  # number of the moment in BEFORE
 
 
-@dataclass(frozen=True)
-class Case:
-    """One cell of the matrix."""
-
-    who: str
-    when: str
-    how: str
-    node: int = 0  # the node of the keeper or agent while programs run; before that the first at its moment
-
-    def __str__(self) -> str:
-        return f"{self.who}-{self.when}-{self.how}" + (f"-{self.node}" if self.node else "")
+class Case(Fault):
+    """One cell of the matrix. node: while programs run; before that it is the first at its moment."""
 
     def moment(self, place: Place, rng: random.Random) -> str:
         """Return the moment at which the job is held while it is hit; "" if its programs run."""
@@ -149,7 +138,7 @@ class Hit:
         if self._line:
             self._line.swallow() if self.case.how == "silent" else self._line.close()
         else:
-            os.kill(self.pid(), SIGNALS[self.case.how])
+            os.kill(self.pid(), self.case.number)
         if self.held:
             self.held.tell()
         return now_s
@@ -180,11 +169,11 @@ def hit(place: Place, workspace: Path, case: Case, rng: random.Random) -> Iterat
 def expected_codes(case: Case, place: Place) -> set[int]:
     """The launcher's exit code is one of these."""
     if case.who == "launcher" and case.how in ("KILL", "SEGV"):
-        return {codes.SIGNAL_BASE + SIGNALS[case.how]}
+        return {codes.SIGNAL_BASE + case.number}
     if case.when == "ending":
         return {codes.INT}  # as it was asked to end before
     if case.how in ("TERM", "INT") and case.who == "launcher":
-        return {codes.SIGNAL_BASE + SIGNALS[case.how]}
+        return {codes.SIGNAL_BASE + case.number}
     return {codes.NODE_LOST}
 
 

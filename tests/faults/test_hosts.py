@@ -20,7 +20,7 @@ from pslaunch.node import codes
 from support import leaks
 from support.beside import NAME, STRANGER, Inhabited, inhabited
 from support.clock import own_s
-from support.faults import Control, control
+from support.faults import Control, Fault, control
 from support.jobs import PSLAUNCH, FabricPlace, Job, Place, parent_of, running
 from support.process import poll_until, until_empty
 from support.trainings import STUBBORN
@@ -35,16 +35,10 @@ POWER: dict[str, Callable[[Host], None]] = {"power": Host.crash, "cable": Host.c
 
 
 @dataclass(frozen=True)
-class Case:
-    """One cell of the matrix."""
+class Case(Fault):
+    """One cell of the matrix. node: also where the job is held."""
 
-    who: str
-    when: str
-    how: str
-    node: int = 2  # of the keeper, agent or host; where the job is held
-
-    def __str__(self) -> str:
-        return f"{self.who}-{self.when}-{self.how}-{self.node}"
+    node: int = 2
 
     @property
     def asked(self) -> bool:
@@ -172,7 +166,7 @@ class Hit:
         elif self.case.how == "twice":
             self._twice()
         else:
-            os.kill(self.pid(), signal.Signals[f"SIG{self.case.how}"])
+            os.kill(self.pid(), self.case.number)
         if self.held and not self.case.keeps_held:
             self.held.tell()
         return now_s
@@ -212,7 +206,7 @@ def expected_codes(case: Case) -> set[int]:
     if case.when == "ending" or case.how == "twice":
         return {137} if case.who == "launcher" and case.how == "KILL" else {codes.INT}
     if case.who == "launcher" and case.how != "STOP":
-        return {codes.SIGNAL_BASE + signal.Signals[f"SIG{case.how}"]}
+        return {codes.SIGNAL_BASE + case.number}
     if case.when == "reaching":
         return {codes.HOST}
     return {codes.NODE_LOST}

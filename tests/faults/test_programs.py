@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from pslaunch.node import codes
 from pslaunch.runtime.client import dialer
 from support.clock import own_s
-from support.faults import Control, Held, MemoryLimit, control, memory_limit
+from support.faults import Control, Fault, Held, MemoryLimit, control, memory_limit
 from support.jobs import Job, Place, running
 from support.trainings import TRAIN
 
@@ -24,7 +23,6 @@ LOOK_FURTHER_S = 1.0  # of the supervisor, where a peer vanished
 EXTRA_S = 2.0
 EAT_S = 15.0  # until there is no memory left
 OUT_OF_MEMORY = ("oom", "own limit")  # by the kernel, where it lets us; by a limit of the process itself
-SIGNALS = {name: signal.Signals[f"SIG{name}"] for name in ("KILL", "TERM", "INT", "SEGV", "STOP")}
 # A pserver opens its log when it is ready to listen; a trainer holds in its second step, others wait for it.
 MOMENTS = {
     ("pserver/0", "starting"): "pserver/0 paddle_pserver2.INFO 1",
@@ -33,16 +31,8 @@ MOMENTS = {
 STEP = "trainer/1 batch2 1"
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Fault):
     """One cell of the matrix."""
-
-    who: str
-    when: str
-    how: str
-
-    def __str__(self) -> str:
-        return f"{self.who}-{self.when}-{self.how}"
 
     @property
     def moment(self) -> str:
@@ -79,8 +69,8 @@ class Hit:
     def strike(self) -> float:
         """Do it; the time of it."""
         now_s = own_s()
-        if self.case.how in SIGNALS:
-            os.kill(self.job.pid(self.case.who), SIGNALS[self.case.how])
+        if self.case.number:
+            os.kill(self.job.pid(self.case.who), self.case.number)
         else:
             by_kernel = self.limit is not None and self.limit.by_kernel
             refused = self.case.how in OUT_OF_MEMORY and not by_kernel
@@ -134,7 +124,7 @@ def expected(case: Case, *, by_kernel: bool) -> tuple[int, str, str]:
         return codes.PEER, case.who, "ended with 0"
     if case.how == "exit 3":
         return 3, case.who, "ended with 3"
-    return codes.SIGNAL_BASE + SIGNALS[case.how], case.who, f"SIG{case.how}"
+    return codes.SIGNAL_BASE + case.number, case.who, f"SIG{case.how}"
 
 
 def bound_s(case: Case) -> float:

@@ -8,6 +8,7 @@ import queue
 import selectors
 import shlex
 import shutil
+import signal
 import socket
 import struct
 import tempfile
@@ -15,6 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from support import leaks
@@ -22,6 +24,24 @@ from support.process import poll_until, until_empty
 
 HOOKS = Path(__file__).parents[1] / "faults" / "hooks"
 MARK = "PSLAUNCH_TEST_CASE"  # in the environment of every process of one job under test
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One cell of a matrix: who is hit, when, and how."""
+
+    who: str
+    when: str
+    how: str
+    node: int = 0  # of a keeper, an agent or a host
+
+    def __str__(self) -> str:
+        return f"{self.who}-{self.when}-{self.how}" + (f"-{self.node}" if self.node else "")
+
+    @property
+    def number(self) -> int:
+        """The signal by which it is done; 0: by none."""
+        return int(getattr(signal, f"SIG{self.how}", 0))
 
 
 class Held:
