@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -104,11 +103,6 @@ def train(place: Place, workspace: Path, kills: str, *options: str, code: int | 
     return job
 
 
-def list_restarts(job: Job) -> Sequence[int | None]:
-    """Return the steps from which a job was restarted."""
-    return [e["step"] for e in job.events() if e["event"] == "restart" and e["state"] == "running"]
-
-
 @pytest.fixture
 def workspace(example: tuple[Path, str], tmp_path: Path) -> Path:
     copy_workspace(example[0], tmp_path / "ws")
@@ -123,9 +117,9 @@ def check_restart(
     example: tuple[Path, str], place: Place, workspace: Path, who: str, at: int, *options: str
 ) -> None:
     job = train(place, workspace, f"{who} {at} 0", "--snapshot_steps=5", "--max_restarts=1", *options)
-    (step,) = list_restarts(job)
+    (restart,) = job.restarts()
     assert hash_model(place.workspaces(workspace)[0]) == example[1]
-    assert (step or 0) <= at
+    assert (restart["step"] or 0) <= at
 
 
 @pytest.mark.parametrize("at", WHEN.values(), ids=WHEN.keys())
@@ -211,7 +205,7 @@ def test_a_restart_after_a_kill_within_a_snapshot(
     at = (f"--env=LD_PRELOAD={preloaded}", f"--env=KILL_AT={DURING[during]}")
     keep = ["--snapshot_keep=1"] * (during == "removal")  # on a busy machine there may be two cuts in all
     job = train(LocalPlace(1), workspace, "trainer/1 13 0" if epoch == "1" else "", *LONG, *at, *keep)
-    failures = [e["failure"] for e in job.events() if e["event"] == "restart" and e["state"] == "ending"]
+    failures = [e["failure"] for e in job.restarts("ending")]
     assert [(one["what"], one["signal"]) for one in failures[int(epoch) :]] == [(who, "SIGKILL")]
     assert hash_model(workspace) == long_digest
 
@@ -233,7 +227,7 @@ def test_soak_of_random_kills(example: tuple[Path, str], tmp_path: Path, rng: ra
         copy_workspace(example[0], workspace)
         drawn, options = draw_kills(rng), (f"--snapshot_steps={rng.choice([1, 2, 5])}", "--max_restarts=4")
         job = train(LocalPlace(1), workspace, drawn, *options, code=None)
-        kills += len(list_restarts(job))
+        kills += len(job.restarts())
         if job.launcher.wait():
             until_nothing_runs(10.0)
             kills += 1

@@ -126,7 +126,7 @@ def test_ranks_are_started_again_by_another_mpirun(
         folders = list_sessions(hosts, cast["mpirun"])
         os.kill(cast[who], signal.SIGKILL)
         assert job.launcher.wait() == codes.OK, job.launcher.output()
-    (restart,) = (e for e in job.events() if e["event"] == "restart" and e["state"] == "running")
+    (restart,) = job.restarts()
     for rank, process in enumerate(TRAINERS):
         assert job.lines(process) == [f"epoch {epoch} {rank}" for epoch in (0, 1)]
         assert job.log_of(process).read_text().splitlines() == job.lines(process)

@@ -79,10 +79,6 @@ while not here:  # a pserver whose trainers end at once may not even begin; unti
 ALL = ("pserver/0", "trainer/0", "trainer/1")
 
 
-def restarts(job: Job, state: str = "running") -> list[Event]:
-    return [e for e in job.events() if e["event"] == "restart" and e["state"] == state]
-
-
 def check_restart(place: Place, workspace: Path, killed: str) -> None:
     """Check that all programs of a job start again after one was killed."""
     options = ("--server=script", "--worker_num=2", "--max_restarts=1", *QUICK)
@@ -90,7 +86,7 @@ def check_restart(place: Place, workspace: Path, killed: str) -> None:
         job.until_printed("ready", ALL)
         os.kill(job.pid(killed), signal.SIGKILL)
         assert job.launcher.wait() == codes.OK, job.launcher.output()
-    (ending,), (restart,) = restarts(job, "ending"), restarts(job)
+    (ending,), (restart,) = job.restarts("ending"), job.restarts()
     assert ending["failure"]["what"] == killed and ending["failure"]["signal"] == "SIGKILL"
     assert (restart["epoch"], restart["restart"], restart["of"]) == (1, 1, 1) and restart["lost_s"] < 60
     for process in ALL:
@@ -125,7 +121,7 @@ def test_a_failure_at_the_same_step_ends_the_job_the_third_time(place: Place, wo
     (workspace / "train.py").write_text(BEGIN + "report('pass=0 batch=7'); print('begun'); sys.exit(3)")
     code, job = finished(place, workspace, *ALONE, "--max_restarts=9")
     assert code == 3 == job.end()["code"], job.launcher.output()
-    assert [e["epoch"] for e in restarts(job)] == [1, 2]
+    assert [e["epoch"] for e in job.restarts()] == [1, 2]
     assert "no restart: it is the same failure at the same step for the 3rd time" in job.launcher.output()
     assert job.end()["failure"]["tail"] == ["begun"]  # not those of epochs before
 
@@ -144,7 +140,7 @@ def test_the_last_failure_gives_the_code(
     place: Place, workspace: Path, program: str, options: tuple[str, ...], count: int, code: int, why: str
 ) -> None:
     got, job = finished(place, workspace, *ALONE, "--max_restarts=2", *options, text=BEGIN + program)
-    assert got == code and len(restarts(job)) == count, job.launcher.output()
+    assert got == code and len(job.restarts()) == count, job.launcher.output()
     assert f"no restart: {why}" in job.launcher.output()
 
 
@@ -154,7 +150,7 @@ def test_a_program_that_can_not_be_started_again_ends_the_job(place: Place, work
     run.write_text(f"#!/usr/bin/env python3\n{BEGIN}report('batch=1'); os.remove('run'); sys.exit(3)")
     run.chmod(0o755)
     code, job = finished(place, workspace, *ALONE, "--max_restarts=9", program=["./run"])
-    assert code == 127 and len(restarts(job)) == 1, job.launcher.output()
+    assert code == 127 and len(job.restarts()) == 1, job.launcher.output()
 
 
 SLOW_TO_END = (
@@ -183,7 +179,7 @@ def test_ctrl_c_is_heard_while_an_epoch_ends(place: Place, workspace: Path) -> N
         for _ in range(2):
             job.launcher.proc.send_signal(signal.SIGINT)
         assert job.launcher.wait() == codes.INT, job.launcher.output()
-    assert not restarts(job) and job.lines("trainer/0") == ["told"]
+    assert not job.restarts() and job.lines("trainer/0") == ["told"]
     until_nothing_runs(5.0)
 
 
@@ -191,7 +187,7 @@ def test_ctrl_c_is_heard_while_an_epoch_ends(place: Place, workspace: Path) -> N
 def test_a_time_limit_is_heard_while_an_epoch_ends(place: Place, workspace: Path) -> None:
     options = ("--server_num=0", "--worker_num=2", "--grace=3", "--max_restarts=9", "--timeout=2")
     code, job = finished(place, workspace, *options, text=SLOW_TO_END)
-    assert code == codes.TIMEOUT and not restarts(job), job.launcher.output()
+    assert code == codes.TIMEOUT and not job.restarts(), job.launcher.output()
 
 
 @HERE
@@ -200,7 +196,7 @@ def test_later_shells_and_pages_tell_of_restarts(place: Place, workspace: Path) 
     job = succeeded(place, workspace, *ALONE, "--max_restarts=2")
     name = job.get_job()["job"]
     told = json.loads(run_pslaunch("status", name, "--json").stdout)["restarts"]
-    (event,) = restarts(job)
+    (event,) = job.restarts()
     assert told == [{key: event[key] for key in told[0]}] and told[0]["why"] == "trainer/0 ended with 1"
     row = f"  restart 1: trainer/0 ended with 1; epoch 1, {told[0]['lost_s']:.1f} s lost\n"
     assert row in run_pslaunch("status", name).stdout
@@ -246,8 +242,8 @@ def test_a_lost_agent_is_started_again(place: Place, workspace: Path, guard: str
         until_progress(job)
         os.kill(job.guards("trainer/2")[guard == "agent"], signal.SIGKILL)
         assert job.launcher.wait() == codes.OK, job.launcher.output()
-    (ending,) = restarts(job, "ending")
-    assert ending["failure"]["code"] == codes.NODE_LOST and len(restarts(job)) == 1
+    (ending,) = job.restarts("ending")
+    assert ending["failure"]["code"] == codes.NODE_LOST and len(job.restarts()) == 1
     check_both_epochs(job)
 
 
@@ -258,7 +254,7 @@ def test_the_loss_of_the_node_of_the_head_ends_the_job(place: Place, workspace: 
         until_progress(job)
         os.kill(job.guards("trainer/0")[0], number)
         assert job.launcher.wait() == codes.NODE_LOST, job.launcher.output()
-    assert not restarts(job, "ending") and job.end()["failure"]["what"].startswith("node 0 ")
+    assert not job.restarts("ending") and job.end()["failure"]["what"].startswith("node 0 ")
     until_nothing_runs(5.0)
 
 
@@ -277,10 +273,10 @@ def test_a_node_may_be_lost_between_two_epochs(place: Place, workspace: Path) ->
 
         job.until(lambda events: list_connected(events) == [0, 1, 2, 2], "another agent of node 2")
         os.kill(second, signal.SIGKILL)
-        job.until(lambda _: len(restarts(job, "ending")) == 2, "the end of a restart")
+        job.until(lambda _: len(job.restarts("ending")) == 2, "the end of a restart")
         os.kill(job.pid("trainer/2"), signal.SIGKILL)
         assert job.launcher.wait() == codes.OK, job.launcher.output()
-    assert [e["epoch"] for e in restarts(job)] == [2]
+    assert [e["epoch"] for e in job.restarts()] == [2]
     assert list_connected(job.events()) == [0, 1, 1, 2, 2, 2]  # the one that waited ends too
     assert [job.lines(process) for process in THREE] == [["epoch 0", "epoch 2"]] * 3
     until_nothing_runs(5.0)
@@ -296,7 +292,7 @@ def test_a_host_that_was_away_is_used_again_and_one_that_stays_away_is_named(
     with running(place, workspace, *options, text=LOSES) as job:
         until_progress(job)
         hosts[1].cut_link()
-        job.until(lambda _: restarts(job, "ending"), "the end of the epoch")
+        job.until(lambda _: job.restarts("ending"), "the end of the epoch")
         if returns:
             hosts[1].restore_link()
         assert job.launcher.wait() == (codes.OK if returns else codes.NODE_LOST), job.launcher.output()
@@ -334,7 +330,7 @@ def test_an_evicted_pod_takes_a_snapshot_and_comes_again_with_the_package(
         pod = cluster.list_pods(job.get_job()["job"])[1].metadata.name
         cluster.admin.create_namespaced_pod_eviction(pod, cluster.namespace, {"metadata": {"name": pod}})
         assert job.launcher.wait() == codes.OK, job.launcher.output()
-    (ending,), (restart,) = restarts(job, "ending"), restarts(job)
+    (ending,), (restart,) = job.restarts("ending"), job.restarts()
     assert ending["failure"]["code"] == codes.NODE_LOST and restart["epoch"] == 1
     assert restart["step"] == 7 and "after a snapshot of step 7" in ending["failure"]["text"]
     for process in THREE[:2]:
@@ -357,7 +353,7 @@ def test_an_evicted_pod_0_comes_again_with_another_head_that_counts_on_and_no_bi
         pod = cluster.list_pods(job.get_job()["job"])[0].metadata.name
         cluster.admin.create_namespaced_pod_eviction(pod, cluster.namespace, {"metadata": {"name": pod}})
         assert job.launcher.wait(timeout_s=200.0) == codes.OK, job.launcher.output()
-    (ending,), (restart,) = restarts(job, "ending"), restarts(job)
+    (ending,), (restart,) = job.restarts("ending"), job.restarts()
     assert (restart["epoch"], restart["restart"], restart["of"]) == (1, 1, 2) and restart["step"] >= 2
     first = f"{job.get_job()['job']}-0"
     assert ending["why"].startswith(f"node 0 ({first}) was lost: the agent was asked to end (SIGTERM), after")

@@ -106,7 +106,7 @@ def test_a_node_that_is_lost_with_its_disk_restarts_from_copies_and_others_resum
         os.kill(pserver, signal.SIGKILL)
         second.rename(tmp_path / "lost")
         assert job.launcher.wait() == 0, job.launcher.output()
-    (restart,) = [e for e in job.events() if e["event"] == "restart" and e["state"] == "running"]
+    (restart,) = job.restarts()
     assert restart["step"] >= 2
     assert "the training goes on from step" in job.log_of("trainer/0").read_text()
     assert hash_model(place.workspaces(workspace)[0]) == plain

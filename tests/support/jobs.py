@@ -205,6 +205,10 @@ class Job:
 
         self.until(printed, f"{text!r} from {', '.join(processes)}")
 
+    def restarts(self, state: str = "running") -> list[Event]:
+        """Return the events of restarts that have come so far."""
+        return [e for e in self.events() if e["event"] == "restart" and e["state"] == state]
+
     def node_of(self, process: str) -> int:
         """The node of a process."""
         return int(next(p["node"] for p in self.get_job()["processes"] if p["process"] == process))
