@@ -11,7 +11,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -59,39 +59,37 @@ def name(sock: socket.socket) -> str:
     return f"{host}:{port}"
 
 
-def random_bytes(dial: Dial, rng: random.Random) -> list[str]:
+def make_hello(**numbers: int) -> handshake.Hello:
+    return handshake.Hello(**dict.fromkeys(handshake.Hello.__dataclass_fields__, 0) | numbers)
+
+
+def random_bytes(dial: Dial, rng: random.Random) -> Iterator[str]:
     """Not our protocol; refused at once."""
-    names = []
     for _ in range(10):
         sock = dial()
-        names.append(name(sock))
         sock.sendall(b"\xff" + rng.randbytes(rng.randrange(1, 5000)))
         answer(sock)
-    return names
+        yield name(sock)
 
 
-def huge_lengths(dial: Dial, rng: random.Random) -> list[str]:
+def huge_lengths(dial: Dial, rng: random.Random) -> Iterator[str]:
     """The greatest length that a handshake can name, and frames of 2**63 bytes before any handshake."""
-    names = []
     for begin in (
         prove.HEAD.pack(prove.MAGIC, prove.VERSION, prove.MessageKind.NONCE, 0xFFFF),
         struct.pack("<IHHIIQQIIQQII", 0x314C5350, 1, 4, 0, 1, 1, 1, 0, 0, 0, HUGE, 0, 0),
     ):
         sock = dial()
-        names.append(name(sock))
         sock.sendall(begin)
         assert b"PSHS" in answer(sock)[:4]
-    return names
+        yield name(sock)
 
 
-def wrong_secret(dial: Dial, rng: random.Random) -> list[str]:
+def wrong_secret(dial: Dial, rng: random.Random) -> Iterator[str]:
     """A trainer of another job."""
     sock = dial()
-    hello = handshake.Hello(**dict.fromkeys(handshake.Hello.__dataclass_fields__, 0))
-    me = name(sock)
+    yield name(sock)
     with sock, pytest.raises(prove.ProofError, match="secret"):
-        handshake.greet(sock, b"guessed", hello)
-    return [me]
+        handshake.greet(sock, b"guessed", make_hello())
 
 
 def test_a_training_goes_on(workspace: Path, rng: random.Random) -> None:
@@ -104,7 +102,7 @@ def test_a_training_goes_on(workspace: Path, rng: random.Random) -> None:
         held = ctl.held()
         ports = [int(line.split()[-1]) for line in job.lines("pserver/0") if "selected port" in line]
         assert len(ports) == 3
-        pserver, hostile = job.pid("pserver/0"), []
+        pserver, hostile = job.pid("pserver/0"), list[str]()
         before = read_memory(pserver)
         for i, port in enumerate(ports):
             for attack in (random_bytes, huge_lengths, wrong_secret):
@@ -204,31 +202,13 @@ def test_a_trainer_that_has_proved_itself_can_not_harm_others() -> None:
     with cluster(trainers=2) as found, found.client(0) as c:
         c.create_dense("w", 1000, PLAIN)
         before = read_memory(found.processes[0].pid)
-        hello = handshake.Hello(
-            trainer_id=1,
-            num_gradient_servers=2,
-            ports_num=1,
-            ports_num_for_sparse=0,
-            incarnation=77,
-            epoch=0,
-            pserver=0,
-            pservers=1,
-            shard=0,
-        )
+        hello = make_hello(trainer_id=1, num_gradient_servers=2, ports_num=1, incarnation=77, pservers=1)
         for op in (*ops, 0xFFFF):
             for length in (HUGE, 2**64 - 1, protocol["PS_MAX_DENSE_BYTES"] + 1):
                 with socket.create_connection(found.endpoints[0], timeout=20) as sock:
                     handshake.greet(sock, b"", hello)
-                    fields = {
-                        "op": op,
-                        "epoch": 0,
-                        "trainer": 1,
-                        "sequence": 1,
-                        "object": 0,
-                    }
-                    sock.sendall(
-                        reference.encode_header(**fields, flags=0, version=0, length=length, count=2**32 - 1)
-                    )
+                    numbers = {"length": length, "count": 2**32 - 1}
+                    sock.sendall(reference.encode_header(op=op, trainer=1, sequence=1, **numbers))
                     refusal = sock.recv(4096)
                     assert refusal == b"" or refusal[6:8] == protocol["op ERROR"].to_bytes(2, "little")
         c.create_dense("v", 10, PLAIN)  # the others are served
