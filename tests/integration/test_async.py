@@ -328,20 +328,6 @@ def test_a_training_begins_again_after_an_interruption(strategy: Strategy, share
         assert found.codes() == [0]
 
 
-def test_a_geo_trainer_reads_its_own_changes_at_once() -> None:
-    with cluster(trainers=2) as found:
-
-        def train(t: int) -> list[float]:
-            with update(found, t, Strategy(mode="geo", k_steps=100)) as updater:
-                updater.start()
-                read = [float(take_step(updater, [t, 9], 1.0)["e"][0, 0]) for _ in range(4)]
-                updater.end_pass()
-                updater.finish()
-                return read
-
-        assert run_trainers(2, train) == [[0.0, -1.0, -2.0, -3.0]] * 2
-
-
 @pytest.mark.parametrize("method", ["lamb", "fleet_adam"])
 def test_dense_steps_of_one_trainer_are_those_of_synchronous_training(method: str) -> None:
     def learn(mode: Mode) -> F32:
