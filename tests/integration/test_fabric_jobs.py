@@ -12,16 +12,8 @@ from pslaunch.node import codes
 from support.jobs import QUICK, SOON_LOST, on_hosts
 from support.process import poll_until
 from support.shells import Shell, list_files
+from support.trainings import WAITING
 from testbed import Hosts
-
-WAITING = r"""
-import os, signal, sys
-folder = os.environ["PSLAUNCH_OUTPUT_DIR"]
-os.makedirs(folder, exist_ok=True)
-open(folder + "/model-" + os.environ["PADDLE_TRAINER_ID"], "w").write("w")
-os.write(1, b"ready\n")
-signal.pause()
-"""
 
 
 @pytest.fixture

@@ -20,14 +20,9 @@ from support.jobs import PSLAUNCH, QUICK, SOON_LOST, until_nothing_runs
 from support.openmpi import MpiPlace
 from support.process import poll_until
 from support.shells import Shell, list_files
+from support.trainings import WAITING
 from testbed import Hosts
 
-WAITING = r"""
-import os, signal, sys
-open(os.environ["PSLAUNCH_OUTPUT_DIR"] + "/model-" + os.environ["RANK"], "w").write("w")
-os.write(1, b"ready\n")
-signal.pause()
-"""
 THREE = ("--server_num=0", "--worker_num=3")
 LOGS = ["log/0-node1/events.jsonl", *(f"log/{i}-node{i + 1}/train.log" for i in range(3))]
 

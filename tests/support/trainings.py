@@ -78,3 +78,13 @@ os.write(1, b"ready\n")
 while True:
     os.read(here, 1)
 """
+
+# A program that is no training: has a result, and waits until it is ended.
+WAITING = r"""
+import os, signal, sys
+folder = os.environ["PSLAUNCH_OUTPUT_DIR"]
+os.makedirs(folder, exist_ok=True)
+open(folder + "/model-" + os.environ["PADDLE_TRAINER_ID"], "w").write("w")
+os.write(1, b"ready\n")
+signal.pause()
+"""
