@@ -16,7 +16,7 @@ import pytest
 from pslaunch.node import codes
 from support import leaks
 from support.faults import control
-from support.jobs import PSLAUNCH, FabricPlace, Place, finished, run_pslaunch, running
+from support.jobs import FabricPlace, Place, finished, run_pslaunch, running
 from support.process import poll_until, until_empty
 from support.trainings import STUBBORN
 from testbed import Hosts
@@ -203,7 +203,6 @@ def test_process_that_can_not_be_ended_is_named_also_by_the_keeper_of_a_lost_hos
         for pid, words in host.processes().items():
             assert "other_user" in words
             os.kill(pid, signal.SIGKILL)
-    argv = [*PSLAUNCH, "fetch", job.get_job()["job"], str(tmp_path / "fetched")]
-    subprocess.run(hosts.as_user(argv), check=True)
+    run_pslaunch("fetch", job.get_job()["job"], str(tmp_path / "fetched"), hosts=hosts, check=True)
     (fetched,) = (tmp_path / "fetched/log").glob(f"*{lost.name}*/guards.log")
     assert fetched.read_text() == log.read_text()

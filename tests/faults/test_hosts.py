@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from support import leaks
 from support.beside import NAME, STRANGER, Inhabited, inhabited
 from support.clock import own_s
 from support.faults import Control, Fault, control
-from support.jobs import PSLAUNCH, FabricPlace, Job, Place, parent_of, running
+from support.jobs import FabricPlace, Job, Place, parent_of, run_pslaunch, running
 from support.process import poll_until, until_empty
 from support.trainings import STUBBORN
 from testbed import Host, Hosts, why_not
@@ -293,10 +292,8 @@ def test_a_free_job_goes_on_without_its_launcher_and_ends_from_any_machine(
     )
     conf = tmp_path / "conf.py"
     conf.write_text(f"HOSTS = {[host.name for host in hosts]}\nROOT_DIR = {str(hosts.root_dir)!r}\n")
-    elsewhere = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}  # which knows of no job
-    argv = hosts.as_user([*PSLAUNCH, "stop", f"--conf={conf}", job.get_job()["job"]])
-    done = subprocess.run(argv, env=elsewhere, capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 0, done.stderr
+    elsewhere = {"XDG_STATE_HOME": str(tmp_path)}  # which knows of no job
+    run_pslaunch("stop", f"--conf={conf}", job.get_job()["job"], hosts=hosts, env=elsewhere, check=True)
     until_empty(inhabited_hosts.left, GRACE_S + EXTRA_S + SLACK_S)
 
 

@@ -227,9 +227,8 @@ def test_job_without_a_started_program_has_no_output_and_reports_the_reason(work
 def test_a_job_that_later_shells_could_not_find_is_not_left(workspace: Path, *, detach: bool) -> None:
     (workspace / "train.py").write_text("open('ran', 'w')")
     where = (f"--job_workspace={workspace}", "--server_num=0", "--nodes=2")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", "/proc/no")
-        done = run_pslaunch("local", "--head=node", *(["--detach"] if detach else []), *QUICK, *where)
+    own = ("--head=node", *(["--detach"] if detach else []), *QUICK)
+    done = run_pslaunch("local", *own, *where, env={"XDG_STATE_HOME": "/proc/no"})
     assert (workspace / "ran").exists() != detach
     if detach:
         assert done.returncode == codes.IO and len(done.stderr.splitlines()) == 1

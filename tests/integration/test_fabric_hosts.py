@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pslaunch.node import codes
-from support.jobs import PSLAUNCH, FabricPlace, finished, running, succeeded, until_nothing_runs
+from support.jobs import FabricPlace, finished, run_pslaunch, running, succeeded, until_nothing_runs
 from support.others import NO_BULLSEYE, bullseye_root
 from support.trainings import STUBBORN, TRAIN
 from testbed import Host, Hosts
@@ -175,13 +175,7 @@ def test_each_unreachable_host_is_reported_once(package: Path, path: str) -> Non
         f"--root_dir={package}/there",
         f"--job_dispatch_package={package}",
     )
-    done = subprocess.run(
-        [*PSLAUNCH, "fabric", *where],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PATH": path},
-    )
+    done = run_pslaunch("fabric", *where, env={"PATH": path})
     assert done.returncode == codes.HOST
     assert done.stderr.count("Connection refused") == len(places), done.stderr
     assert done.stderr.splitlines()[-1] == "pslaunch: no program was started"

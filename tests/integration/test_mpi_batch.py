@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from support.jobs import parse_events
+from support.jobs import parse_events, run_pslaunch
 from support.openmpi import make_options
 from support.slurm import Slurm
 from support.trainings import SAVING
@@ -50,9 +48,8 @@ def test_nodes_of_pbs_are_a_hostfile(hosts: Hosts, tmp_path: Path) -> None:
         "PBS_JOBID": "7.node1", "PBS_JOBNAME": "ws", "PBS_ENVIRONMENT": "PBS_BATCH", "PBS_QUEUE": "workq",
         "PBS_NODEFILE": str(tmp_path / "nodes"), "PBS_O_WORKDIR": str(tmp_path), "PBS_NODENUM": "0",
     }  # fmt: skip
-    argv = [*MPI, "--json", "--server_num=0", *make_options(hosts, 4), str(tmp_path / "train.py")]
-    environ = {**os.environ, **variables}
-    done = subprocess.run(hosts.as_user(argv), env=environ, capture_output=True, text=True, check=False)
+    words = ("--json", "--server_num=0", *make_options(hosts, 4), str(tmp_path / "train.py"))
+    done = run_pslaunch("mpi", *words, hosts=hosts, env=variables)
     assert done.returncode == 0, done.stdout + done.stderr
     (job,) = (e for e in parse_events(done.stdout) if e["event"] == "job")  # notes may come before it
     assert [node["name"] for node in job["nodes"]] == ["node1", "node2"]

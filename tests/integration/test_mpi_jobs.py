@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 
 from pslaunch.node import codes
 from support import leaks
-from support.jobs import PSLAUNCH, QUICK, SOON_LOST, until_nothing_runs
+from support.jobs import QUICK, SOON_LOST, run_pslaunch, until_nothing_runs
 from support.openmpi import MpiPlace
 from support.process import poll_until
 from support.shells import Shell, list_files
@@ -136,11 +135,9 @@ def test_files_that_are_shared_with_this_machine_are_read_without_mpirun(
 ) -> None:
     (workspace / "train.py").write_text(WAITING.replace("signal.pause()", ""))
     own = ("--allow-run-as-root", f"--root_dir={tmp_path / 'root'}", "--nics=lo")
-    run = [*PSLAUNCH, "mpi", "--json", "--head=node", *own, "--server_num=0", str(workspace / "train.py")]
-    done = subprocess.run(run, stdout=subprocess.PIPE, text=True, check=True)
-    job = find_job(done.stdout)
-    fetch = [*PSLAUNCH, "fetch", job, str(tmp_path / "got")]
-    subprocess.run(fetch, check=True, env={**os.environ, "PATH": str(tmp_path)})
+    words = ("--json", "--head=node", *own, "--server_num=0", str(workspace / "train.py"))
+    job = find_job(run_pslaunch("mpi", *words, check=True).stdout)
+    run_pslaunch("fetch", job, str(tmp_path / "got"), env={"PATH": str(tmp_path)}, check=True)
     assert list_files(tmp_path / "got") == [
         "log/0-localhost/events.jsonl",
         "log/0-localhost/train.log",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.jobs import PSLAUNCH
+from support.jobs import PSLAUNCH, run_pslaunch
 
 PROGRAM = "import os; print('umask', oct(os.umask(0)))"
 
@@ -24,8 +24,8 @@ def test_folders_of_a_job_are_closed_to_others_whatever_the_umask(tmp_path: Path
 
 
 def read_plan(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    argv = [*PSLAUNCH, "fabric", "--dry_run", "--job_workspace=/ws", "--server_num=0", *options, "train.py"]
-    return subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+    own = ("--dry_run", "--job_workspace=/ws", "--server_num=0")
+    return run_pslaunch("fabric", *own, *options, "train.py", cwd=folder)
 
 
 @pytest.mark.parametrize(("mode", "owner"), [(0o666, 0), (0o664, 0), (0o644, 12345)])
@@ -53,6 +53,6 @@ def test_script_of_a_name_that_is_none_is_refused(
     (tmp_path / "train.py").touch()
     (tmp_path / hostfile).write_text("localhost slots=2\n")
     own = ("--script", "-hostfile", hostfile, "-n", "2", *more, "--server=bundled", "train.py")
-    done = subprocess.run([*PSLAUNCH, "mpi", *own], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run_pslaunch("mpi", *own, cwd=tmp_path)
     assert done.returncode == 2 and not done.stdout, done
     assert "can't be printed" in done.stderr or "no variable of this name" in done.stderr, done

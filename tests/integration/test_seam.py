@@ -23,6 +23,7 @@ from support.jobs import (
     Place,
     finished,
     parent_of,
+    run_pslaunch,
     running,
     succeeded,
     until_nothing_runs,
@@ -57,10 +58,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(installed: Path, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "PYTHONPATH": str(installed)}
-    return subprocess.run(
-        [*PSLAUNCH, *words], env=environ, cwd=cwd, capture_output=True, text=True, timeout=60
-    )
+    return run_pslaunch(*words, env={"PYTHONPATH": str(installed)}, cwd=cwd)
 
 
 @pytest.fixture

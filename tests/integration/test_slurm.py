@@ -17,11 +17,11 @@ import pytest
 from pslaunch.node import codes
 from support import leaks
 from support.jobs import (
-    PSLAUNCH,
     Job,
     LocalPlace,
     finished,
     hash_model,
+    run_pslaunch,
     running,
     succeeded,
     until_nothing_runs,
@@ -49,9 +49,7 @@ def folder(slurm: Slurm, tmp_path: Path) -> Path:
 
 
 def call(slurm: Slurm, *argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PSLAUNCH, *argv], env=slurm.environ, capture_output=True, text=True, timeout=JOB_S, check=False
-    )
+    return run_pslaunch(*argv, env=slurm.environ, timeout_s=JOB_S)
 
 
 def list_queue(slurm: Slurm, what: str = "%i") -> list[str]:
@@ -136,12 +134,9 @@ def test_silent_controller_is_named_at_once(slurm: Slurm, tmp_path: Path) -> Non
     (tmp_path / "train.py").write_text("")
     text = Path(slurm.environ["SLURM_CONF"]).read_text()
     (tmp_path / "slurm.conf").write_text(f"SlurmctldPort=1\n{text}")
-    environ = {**slurm.environ, "SLURM_CONF": str(tmp_path / "slurm.conf")}
+    environ = {"SLURM_CONF": str(tmp_path / "slurm.conf")}
     for argv in (["slurm"], ["check", "slurm"]):
-        done = subprocess.run(
-            [*PSLAUNCH, *argv, str(tmp_path / "train.py")],
-            env=environ, capture_output=True, text=True, timeout=8, check=False,
-        )  # fmt: skip
+        done = run_pslaunch(*argv, str(tmp_path / "train.py"), env=environ, timeout_s=8)
         assert done.returncode == codes.SERVICE and "does not answer" in done.stdout + done.stderr
 
 

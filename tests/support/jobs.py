@@ -288,17 +288,22 @@ def hash_model(workspace: Path) -> str:
 
 
 def run_pslaunch(
-    *words: str, hosts: Hosts | None = None, cwd: Path | None = None, timeout_s: float = 60.0
+    *words: str,
+    hosts: Hosts | None = None,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 60.0,
+    check: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; `hosts`: as the user who reaches them."""
-    argv = hosts.as_user([*PSLAUNCH, *words]) if hosts else [*PSLAUNCH, *words]
+    """Run a command to its end; `hosts`: as the user who reaches them. env: beside the variables here."""
     return subprocess.run(
-        argv,
+        hosts.as_user([*PSLAUNCH, *words]) if hosts else [*PSLAUNCH, *words],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        check=False,
+        check=check,
         cwd=cwd,
+        env={**os.environ, **(env or {})},
         timeout=timeout_s,
     )
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
-from support.jobs import PSLAUNCH
+from support.jobs import run_pslaunch
 from testbed import Hosts
 
 
@@ -14,12 +13,11 @@ class Shell:
     """A later shell: its own memory of jobs, and maybe a conf.py."""
 
     def __init__(self, hosts: Hosts, state: Path, *options: str) -> None:
-        self._hosts, self._options = hosts, options
-        self._env = {**os.environ, "XDG_STATE_HOME": str(state)}
+        self._hosts, self._state, self._options = hosts, state, options
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        argv = self._hosts.as_user([*PSLAUNCH, words[0], *self._options, *words[1:]])
-        return subprocess.run(argv, capture_output=True, text=True, timeout=120, env=self._env, check=False)
+        own, env = (words[0], *self._options, *words[1:]), {"XDG_STATE_HOME": str(self._state)}
+        return run_pslaunch(*own, hosts=self._hosts, env=env, timeout_s=120)
 
     def ok(self, *words: str) -> str:
         done = self.run(*words)
