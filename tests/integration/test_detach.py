@@ -17,7 +17,7 @@ import pytest
 
 from pslaunch.node import codes
 from pslaunch.run.jobs import NEWS
-from support.jobs import PSLAUNCH, QUICK, LocalPlace, run_pslaunch, running, until_nothing_runs
+from support.jobs import PSLAUNCH, QUICK, LocalPlace, parent_of, run_pslaunch, running, until_nothing_runs
 from support.process import poll_until, until_gone
 
 TICKING = r"""
@@ -149,8 +149,7 @@ def test_launcher_reports_that_another_shell_stopped_its_job(workspace: Path) ->
 def test_when_node_0_dies_the_others_end_and_the_job_is_lost(free: Free) -> None:
     status = free.status()
     program = next(p["pid"] for p in status["processes"] if p["process"] == "trainer/0")
-    agent = int(Path(f"/proc/{program}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(agent, signal.SIGKILL)
+    os.kill(parent_of(program), signal.SIGKILL)
     until_gone(program, within_s=1 + 2)
     until_nothing_runs(1 + 2)
     assert free.status()["state"] == "lost"
