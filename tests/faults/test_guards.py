@@ -166,7 +166,7 @@ def hit(place: Place, workspace: Path, case: Case, rng: random.Random) -> Iterat
                 found.close()
 
 
-def expected_codes(case: Case, place: Place) -> set[int]:
+def expected_codes(case: Case) -> set[int]:
     """The launcher's exit code is one of these."""
     if case.who == "launcher" and case.how in ("KILL", "SEGV"):
         return {codes.SIGNAL_BASE + case.number}
@@ -199,7 +199,7 @@ def check(place: Place, workspace: Path, case: Case, rng: random.Random) -> None
         if stopped:
             os.kill(stopped[0], signal.SIGCONT)
         code = this.job.launcher.wait()
-        assert code in expected_codes(case, place), this.job.launcher.output()
+        assert code in expected_codes(case), this.job.launcher.output()
         if stopped and code == codes.NODE_LOST:
             end = this.job.end()
             assert re.match(r"the launcher did not run for \d+ s .*, so .* gave it up$", end["reason"]), end
