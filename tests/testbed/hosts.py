@@ -173,6 +173,11 @@ class Hosts:
             line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
         )
 
+    def sent_bytes(self) -> int:
+        """Return the bytes that this machine has sent to the hosts so far, without those between hosts."""
+        bridge = self._claims[0].bridge
+        return int(Path(f"/sys/class/net/{bridge}/statistics/tx_bytes").read_text())
+
     def as_user(self, argv: Sequence[str]) -> list[str]:
         """A command line that runs `argv` where ssh knows the hosts without being told (`-F`)."""
         bind = f'mount --bind {self.config} /etc/ssh/ssh_config && exec "$@"'

@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 
 from pslaunch.runtime import _core
 from pslaunch.runtime.engine import convert
+from pslaunch.runtime.engine.keeping import make_create
+from pslaunch.runtime.engine.kernel_numbers import Optim
+from pslaunch.runtime.engine.param_config import ParamConfig
 from pslaunch.runtime.files import objects, saving
 from pslaunch.runtime.files.objects import Content, PartFile, SetError
 from support import joined
@@ -134,9 +137,8 @@ OF_ONE = [dataclasses.replace(HEADER, pserver=i) for i in range(2)]
 
 def make_object(*, table: bool, total: int = 5, n: int = 3, dim: int = 2) -> bytes:
     """One object of a shard: n values, or rows of `dim` values, and no state."""
-    rule, schedule, init = (0, *[0.0] * 7), (0, 0.0, 0.0, ()), (1, 0, 0.0, 0.0)
-    shape = dim if table else 0, n, total
-    what = objects.encode_create("name", shape, rule, schedule, (0, 0.0, 0.0), init)
+    config = ParamConfig(name="name", rows=total, cols=dim if table else 1)
+    what = make_create(config, Optim(method="sgd", learning_rate=0.0), 1, table=table)
     body = objects.FILE_HEAD.pack(0, len(what), 7, n, 0, 0, 0) + what
     body += bytes(-len(body) % 8)
     body += struct.pack(f"<{n}Q", *range(n)) + bytes(4 * n * dim) if table else bytes(4 * n)
