@@ -7,43 +7,33 @@ with `?`; a tuple of alternative shapes; None for null; or a function that retur
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Callable
 
-MOST = 2**64  # of a number's absolute value
-MOST_COUNTED = 2**50
 NAME_CHARS = 200
+MOST_COUNTED = 2**50
 
 
-def is_number(value: Any) -> bool:
-    """Return True for a finite number of reasonable size."""
-    return type(value) in (int, float) and -MOST <= value <= MOST
+def make_range(kinds: tuple[type, ...], least: float, most: float) -> Callable[[Any], bool]:
+    """Return the shape of a finite number of one of these types, from `least` to `most`."""
+
+    def is_inside(value: Any) -> bool:
+        return type(value) in kinds and least <= value <= most
+
+    return is_inside
 
 
-def is_count(value: Any) -> bool:
-    """Return True for a number of steps, or of files or bytes of a node, whose sum is below MOST too."""
-    return type(value) is int and 0 <= value <= MOST_COUNTED
-
-
-def is_time(value: Any) -> bool:
-    """Return True for seconds, of a clock or a duration, which can be added, and shown as a date."""
-    return type(value) in (int, float) and 0 <= value <= MOST_COUNTED
+is_number = make_range((int, float), -(2**64), 2**64)
+# Of steps, or of files or bytes of a node: their sum is a number too.
+is_count = make_range((int,), 0, MOST_COUNTED)
+# Seconds of a clock or a duration, which can be added, and shown as a date.
+is_time = make_range((int, float), 0, MOST_COUNTED)
+is_code = make_range((int,), 0, 255)  # an exit code as a shell knows it: 256 would be 0 there
+is_failure_code = make_range((int,), 1, 255)
+is_port = make_range((int,), 0, 65535)
 
 
 def is_name(value: Any) -> bool:
     return type(value) is str and len(value) <= NAME_CHARS
-
-
-def is_code(value: Any) -> bool:
-    """Return True for an exit code as a shell knows it: 256 would be 0 there."""
-    return type(value) is int and 0 <= value <= 255
-
-
-def is_failure_code(value: Any) -> bool:
-    return is_code(value) and value != 0
-
-
-def is_port(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= 65535
 
 
 def check_shape(value: Any, shape: Any, name: str = "it") -> None:
