@@ -9,7 +9,7 @@ import signal
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from pslaunch.runtime.shared.env import PSERVER, TRAINER
+from pslaunch.runtime.shared.env import TRAINER
 
 KILL_WAIT_S = 2.0  # for reports after KILL; then a node is given up, and its keeper continues
 NEVER = float("inf")
@@ -67,10 +67,8 @@ class Shutdown:
                 return []
             self._killed = True
             return [Signal(tuple(self.alive), signal.SIGKILL)]
-        trainers = self._list_keys(TRAINER)
-        due = list(trainers)
-        if not trainers or now_s >= self._half_s:
-            due += self._list_keys(PSERVER)
+        all_due = now_s >= self._half_s or TRAINER not in self.alive.values()
+        due = [key for key, role in self.alive.items() if all_due or role == TRAINER]
         new = tuple(key for key in due if key not in self._told)
         self._told.update(new)
         return [Signal(new, signal.SIGTERM)] if new else []
@@ -79,6 +77,3 @@ class Shutdown:
         """Return the time of the next `decide` if nothing happens before."""
         times = (self._half_s, self._kill_s, self._kill_s + KILL_WAIT_S)
         return min((t for t in times if t > now_s), default=NEVER)
-
-    def _list_keys(self, role: str) -> list[str]:
-        return [key for key, its_role in self.alive.items() if its_role == role]
