@@ -6,9 +6,9 @@ by its mark.
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Callable
@@ -20,9 +20,6 @@ from ..ending import NEVER
 from ..loop import Loop
 from ..marked import SPAWNER, Marked
 
-# For the lender: its exit code; True if it has to end its own parent, too; length of a text for its standard
-# error, which follows.
-WORD = struct.Struct("<i?H")
 SPAWNED_SETTLE_S = 1.0  # for what was spawned to end by itself, after the trainers
 LOOK_EVERY_S = 0.02  # no event when a process ends that is not our child
 
@@ -63,15 +60,16 @@ class Loan:
         self._loop = loop
         loop.watch(self._sock.fileno(), read=report)
 
-    def dismiss(self, code: int, *, alone: bool = False, text: bytes = b"") -> None:
+    def dismiss(self, code: int, *, alone: bool = False, text: str = "") -> None:
         """Let the lender end with this exit code, also if it was stopped.
 
-        alone: no head is reached, so nobody else can end the program that started it.
+        alone: no head is reached, so nobody else can end the program that started it. text: for the lender's
+        standard error.
         """
         if self._loop and self._sock.fileno() >= 0:
             self._loop.watch(self._sock.fileno())
         with suppress(OSError):
-            self._sock.sendall(WORD.pack(code, alone, len(text)) + text)
+            self._sock.sendall(f"{json.dumps([code, alone, text])}\n".encode())
         self._sock.close()
         procs.send(self._lender, signal.SIGCONT)
 

@@ -16,7 +16,6 @@ import select
 import shutil
 import signal
 import socket
-import struct
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -29,7 +28,7 @@ from .. import codes, procs
 from ..marked import Marked
 from . import brought
 from .brought import SECRET_VARIABLE
-from .loan import WORD, Loan
+from .loan import Loan
 
 RANK, SIZE, LOCAL_SIZE = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"
 CONNECT_LIMIT_S = 10.0
@@ -44,7 +43,6 @@ SESSION = "PMIX_SERVER_TMPDIR"  # the folder of mpirun's daemon on this node
 MPIRUN_FOLDER = "pslaunch-mpirun-"  # beginning of the name of its folders
 MAX_TEXT_BYTES = 2000  # of a failure
 MAX_LOAN_BYTES = 16 * 1024 * 1024
-_LENGTH = struct.Struct("<I")
 
 
 # --- The rank process. ---
@@ -74,11 +72,11 @@ def main(argv: Sequence[str]) -> int:
             _fork_keeper(listener, order, secret, daemon)
     with _connect(address) as agent:
         cpus = sorted(os.sched_getaffinity(0))
-        loan = json.dumps({"environ": dict(os.environ), "cpus": cpus, "secret": secret}).encode()
-        agent.sendall(_LENGTH.pack(len(loan)) + loan)
+        loan = json.dumps({"environ": dict(os.environ), "cpus": cpus, "secret": secret})
+        agent.sendall(f"{loan}\n".encode())
         code, alone, text = _wait(agent, parent)
     with suppress(OSError):
-        os.write(2, text)
+        os.write(2, text.encode())
     # A stopped daemon could not end after us; a daemon that is cut off would wait for minutes.
     for number in (signal.SIGCONT, signal.SIGTERM) if alone else (signal.SIGCONT,):
         if daemon and os.getppid() == parent:
@@ -112,16 +110,16 @@ def _connect(address: str) -> socket.socket:
     return agent
 
 
-def _wait(agent: socket.socket, parent: int) -> tuple[int, bool, bytes]:
+def _wait(agent: socket.socket, parent: int) -> tuple[int, bool, str]:
     """Return the agent's message of the trainer's end; wait only while mpirun's daemon lives."""
     while os.getppid() == parent:
         if select.select([agent], [], [], PARENT_EVERY_S)[0]:
             try:
-                code, alone, length = WORD.unpack(_receive(agent, WORD.size))  # sent at once, with the text
-                return code, alone, _receive(agent, length)
+                code, alone, text = _read_line(agent)
+                return code, alone, text
             except OSError:
                 break
-    return codes.NODE_LOST, False, b""
+    return codes.NODE_LOST, False, ""
 
 
 def _fork_keeper(
@@ -169,11 +167,11 @@ def _remove_session(session: str, daemon: procs.Proc | None) -> None:
         os.rmdir(above)
 
 
-def _read_failure() -> bytes:
+def _read_failure() -> str:
     """Return the last words of keeper and agent on standard error, as a line for that of a rank process."""
     said = procs.read_text_end(2, MAX_TEXT_BYTES).splitlines()
     ours = [line for line in said if line.startswith(("pslaunch agent: ", "pslaunch keeper: "))]
-    return f"pslaunch: {socket.gethostname()}: {(ours or said or ['?'])[0]}\n".encode()
+    return f"pslaunch: {socket.gethostname()}: {(ours or said or ['?'])[0]}\n"
 
 
 def _close_inherited(kept: set[int]) -> None:
@@ -248,10 +246,7 @@ def _read_loan(
     sock: socket.socket, secret: str, lender: procs.Proc, settings: Mapping[str, str]
 ) -> tuple[int, Loan]:
     """Return a rank and its loan. Raises OSError, or another error if it is none."""
-    (size,) = _LENGTH.unpack(_receive(sock, _LENGTH.size))
-    if size > MAX_LOAN_BYTES:
-        raise ValueError(f"it lends {size} bytes")
-    data = json.loads(_receive(sock, size))
+    data = _read_line(sock)
     if data["secret"] != secret:
         raise ValueError("it has another secret")
     sock.setblocking(False)
@@ -299,11 +294,12 @@ def _describe_daemon(pid: int, environ: Mapping[str, str]) -> str:
     return f"Open MPI {match[1] if match else environ.get(VERSION, '?')}, {folder}"
 
 
-def _receive(sock: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        piece = sock.recv(size - len(data))
-        if not piece:
-            raise OSError("a rank process ended before it had lent anything")
-        data += piece
-    return bytes(data)
+def _read_line(sock: socket.socket) -> Any:
+    """Return the data of a line of JSON. Raises OSError, or another error for any other line."""
+    with sock.makefile("rb") as f:
+        line = f.readline(MAX_LOAN_BYTES)
+    if len(line) == MAX_LOAN_BYTES:
+        raise ValueError(f"it lends {MAX_LOAN_BYTES} bytes or more")
+    if not line.endswith(b"\n"):
+        raise OSError("a rank process ended before it had lent anything")
+    return json.loads(line)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pslaunch.node import procs
-from pslaunch.node.agent.loan import WORD, Loan
+from pslaunch.node.agent.loan import Loan
 from pslaunch.node.agent.program import MAX_METRIC_CHARS, MAX_METRICS, Program
 from pslaunch.node.line.wire import MessageLine, Output
 from pslaunch.node.loop import Loop
@@ -154,7 +154,7 @@ def test_borrower_has_its_lenders_environment_and_processors_and_gives_back_its_
         with running(tmp_path, "sh", "-c", show, loan=loan) as (program, _):
             program.process.wait()
         loan.dismiss(7)
-        assert WORD.unpack(theirs.recv(WORD.size)) == (7, False, 0)
+        assert theirs.recv(99) == b'[7, false, ""]\n'
     assert (tmp_path / "log").read_text().splitlines() == [
         f"OMPI_ARGV=-c {show}",
         "OMPI_COMMAND=sh",

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import socket
-import struct
 import subprocess
 from pathlib import Path
 
@@ -52,7 +51,7 @@ def lend(name: str, loan: bytes) -> None:
     """Lend as a rank process of this node does; return once that is refused."""
     with socket.socket(socket.AF_UNIX) as sock:
         poll_until(lambda: sock.connect_ex(f"\0pslaunch-ranks-{name}") == 0, describe="no keeper")
-        sock.sendall(struct.pack("<I", len(loan)) + loan)
+        sock.sendall(loan + b"\n")
         sock.settimeout(30)
         with contextlib.suppress(ConnectionResetError):
             assert sock.recv(1) == b""
