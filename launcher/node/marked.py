@@ -25,15 +25,15 @@ class Marked:
     def send(self, number: int) -> list[int]:
         """Signal each of them once, with 0 none; return the pids of those that live."""
         found = []
-        for pid in map(int, filter(str.isdigit, os.listdir("/proc") if self._marks else ())):
-            proc, environ = procs.read_proc(pid), b"\0"
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as f:
+        for proc in procs.list_procs() if self._marks else ():
+            environ = b"\0"
+            with contextlib.suppress(OSError), open(f"/proc/{proc.pid}/environ", "rb") as f:
                 environ += f.read()
-            if proc and not proc.is_gone and any(all(map(environ.__contains__, m)) for m in self._marks):
-                found.append(pid)
+            if not proc.is_gone and any(all(map(environ.__contains__, m)) for m in self._marks):
+                found.append(proc.pid)
                 job = environ.partition(b"\0PSLAUNCH_JOB_ID=")[2].partition(b"\0")[0]
                 self.jobs.add(f"job {os.fsdecode(job)}" if job else "a job of MPI")
-                if number and (pid, proc.start, number) not in self._told:
-                    self._told.add((pid, proc.start, number))
+                if number and (proc.pid, proc.start, number) not in self._told:
+                    self._told.add((proc.pid, proc.start, number))
                     procs.send(proc, number)
         return found

@@ -87,6 +87,11 @@ class Proc(NamedTuple):
         """True where none of its threads runs; others may outlive the first."""
         return self.state in "ZX" and self.threads <= 1
 
+    def lives(self) -> bool:
+        """Return True while it runs, and no other process has its pid."""
+        now = read_proc(self.pid)
+        return now is not None and now.start == self.start and not now.is_gone
+
 
 def read_proc(pid: int) -> Proc | None:
     try:
@@ -99,9 +104,9 @@ def read_proc(pid: int) -> Proc | None:
     return Proc(pid, parent, fields[0].decode(), threads, start, session, sum(map(int, fields[11:15])), pages)
 
 
-def list_procs() -> list[Proc]:
-    """Return all processes of this machine, ended ones too."""
-    return [*filter(None, map(read_proc, map(int, filter(str.isdigit, os.listdir("/proc")))))]
+def list_procs() -> Iterator[Proc]:
+    """Yield all processes of this machine, ended ones too, each as it is then."""
+    return filter(None, map(read_proc, map(int, filter(str.isdigit, os.listdir("/proc")))))
 
 
 def measure_sessions(leaders: Iterable[int]) -> dict[int, tuple[float, int]]:
@@ -140,8 +145,7 @@ def send(proc: Proc, number: int) -> bool:
         if e.errno != errno.ENOSYS:
             return False
     try:
-        now = read_proc(proc.pid)
-        if now is None or now.start != proc.start:
+        if not proc.lives():
             return False
         if pidfd >= 0:
             signal.pidfd_send_signal(pidfd, number)

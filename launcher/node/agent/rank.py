@@ -157,10 +157,7 @@ def _remove_session(session: str, daemon: procs.Proc | None) -> None:
     if not name.startswith(("pid.", "ompi.", "prte")):
         return
     end_s = time.monotonic() + DAEMON_LIMIT_S
-    while daemon and os.path.isdir(session) and time.monotonic() < end_s:
-        now = procs.read_proc(daemon.pid)
-        if now is None or now.start != daemon.start or now.is_gone:
-            break
+    while daemon and daemon.lives() and os.path.isdir(session) and time.monotonic() < end_s:
         time.sleep(0.02)  # no event when a process ends that is not our child
     shutil.rmtree(session, ignore_errors=True)
     if os.path.basename(above).startswith("ompi."):  # of all jobs of Open MPI 4
@@ -219,8 +216,7 @@ def _take_loans(
         try:
             sock, _ = listener.accept()
         except socket.timeout:
-            now = first and procs.read_proc(first.pid)
-            if now and first and now.start == first.start and not now.is_gone and time.monotonic() < end_s:
+            if first and first.lives() and time.monotonic() < end_s:
                 continue
             raise
         pid, uid = procs.get_peer(sock)
