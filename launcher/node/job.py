@@ -345,66 +345,52 @@ def choose_head_port(placed: Placed) -> int:
 
 def bind(placed: Placed, facts: Facts) -> list[StartMsg]:
     """Return an order to start for each process, in their order; all is literal, or symbols in a dry run."""
+    plan, addrs = placed.plan, tuple(node.shown_addr for node in placed.nodes)
     trainers = placed.list_processes(TRAINER)
-    addrs = tuple(node.shown_addr for node in placed.nodes)
-    peers = _Peers(
-        addrs,
-        tuple((addrs[p.node], facts.ports[p.key][0]) for p in placed.list_processes(PSERVER)),
-        tuple((addrs[p.node], facts.ports[p.key][0]) for p in trainers if placed.plan.trainers_listen),
-        len(trainers),
-        Counter(p.node for p in trainers),
-    )
-    return [_make_start(placed, facts, peers, p) for p in placed.processes]
+    local_trainers = Counter(p.node for p in trainers)
 
+    def list_endpoints(processes: Sequence[Process]) -> tuple[Endpoint, ...]:
+        return tuple((addrs[p.node], facts.ports[p.key][0]) for p in processes)
 
-class _Peers(NamedTuple):
-    """Facts about all nodes and processes that every process gets."""
-
-    addrs: tuple[str, ...]  # of each node
-    pservers: tuple[Endpoint, ...]
-    trainers: tuple[Endpoint, ...]  # only those that listen
-    trainers_num: int
-    trainers_of_node: Counter[int]
-
-
-def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -> StartMsg:
-    plan, node = placed.plan, placed.nodes[process.node]
-    script = plan.server == "script"
-    run_dir, share = facts.run_dirs[process.node], facts.shares.get(process.key, Share())
-    contract = env.Contract(
+    pservers = list_endpoints(placed.list_processes(PSERVER))
+    make_contract = functools.partial(
+        env.Contract,
         job_id=plan.job_id,
         epoch=plan.epoch,
-        role=process.role,
-        rank=process.rank,
-        local_rank=process.local_rank,
-        node_id=process.node,
-        nodes=peers.addrs,
-        workspace=node.workspace,
-        log_dir=node.log_dir,
-        output_dir=node.output_dir,
-        run_dir=run_dir,
-        trainers=peers.trainers_num,
+        nodes=addrs,
+        trainers=len(trainers),
         trainer_count=plan.trainer_count,
         use_gpu=plan.use_gpu,
-        port=peers.pservers[0][1] if peers.pservers else plan.port or FIRST_PORT,
+        port=pservers[0][1] if pservers else plan.port or FIRST_PORT,
         ports_num=plan.ports_num,
         ports_num_for_sparse=plan.ports_num_for_sparse,
-        pservers=peers.pservers,
+        pservers=pservers,
         stall_s=(plan.limits.stall_after_s, plan.limits.stall_timeout_s),
-        trainer_endpoints=peers.trainers,
-        gloo=((peers.addrs[0], facts.ports[GLOO][0]), f"{run_dir}/gloo") if script else None,
-        master=(peers.addrs[0], facts.ports[MASTER][0]) if peers.trainers_num else ("", 0),
-        local_trainers=peers.trainers_of_node[process.node],
-        snapshot_dir=find_snapshots(plan, node),
+        trainer_endpoints=list_endpoints(trainers if plan.trainers_listen else ()),
+        master=(addrs[0], facts.ports[MASTER][0]) if trainers else ("", 0),
         flags=plan.flags,
     )
-    bundled = process.role == PSERVER and not script
+    starts = []
+    for p in placed.processes:
+        node, run_dir = placed.nodes[p.node], facts.run_dirs[p.node]
+        contract = make_contract(
+            role=p.role, rank=p.rank, local_rank=p.local_rank, node_id=p.node, workspace=node.workspace,
+            log_dir=node.log_dir, output_dir=node.output_dir, run_dir=run_dir,
+            gloo=((addrs[0], facts.ports[GLOO][0]), f"{run_dir}/gloo") if plan.server == "script" else None,
+            local_trainers=local_trainers[p.node], snapshot_dir=find_snapshots(plan, node),
+        )  # fmt: skip
+        starts.append(_make_start(plan, node, p, contract, facts.shares.get(p.key, Share())))
+    return starts
+
+
+def _make_start(plan: Plan, node: Node, process: Process, contract: env.Contract, share: Share) -> StartMsg:
+    bundled = process.role == PSERVER and plan.server != "script"
     written = {**env.make_contract_environ(contract), **env.make_gpu_environ(share.gpus)}
     if plan.tensorflow and not bundled:
         written[env.TF_CONFIG] = env.make_tf_config(contract)
     for name in env.COMMON_NAMES & plan.added_env.keys():
         written.pop(name, None)
-    argv = process.argv + (_make_bundled_options(plan, peers, process.rank) if bundled else ())
+    argv = process.argv + (_make_bundled_options(plan, contract) if bundled else ())
     if argv[0] == PYTHON:
         argv = (node.python or f"{{node:{node.id}.python}}", *argv[1:])
     return {
@@ -421,14 +407,14 @@ def find_snapshots(plan: Plan, node: Node) -> str:
     return os.path.join(node.workspace, given) if given else f"{base}/snapshots"
 
 
-def _make_bundled_options(plan: Plan, peers: _Peers, rank: int) -> tuple[str, ...]:
-    host, port = peers.pservers[rank]
+def _make_bundled_options(plan: Plan, contract: env.Contract) -> tuple[str, ...]:
+    host, port = contract.pservers[contract.rank]
     options: dict[str, object] = {
         "host": host,
         "port": port,
         "ports_num": plan.ports_num,
         "ports_num_for_sparse": plan.ports_num_for_sparse,
-        "num_gradient_servers": peers.trainers_num,
+        "num_gradient_servers": contract.trainers,
         "stall_after": f"{plan.limits.stall_after_s:g}",
         "trainer_timeout": f"{plan.limits.trainer_timeout_s:g}",
     }
