@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pslaunch.runtime.shared import busyport
 
 BACKLOG = 1024
+PORT_MARKS = ""  # key of all marks, beside those of the ports
 
 
 class BusyPort(Exception):
@@ -26,25 +27,22 @@ class BusyPort(Exception):
         self.key, self.addr, self.port, self.busy = key, addr, port, error.errno == errno.EADDRINUSE
 
 
-def hold_all(
-    addr: str, wanted: Mapping[str, Sequence[int]]
-) -> tuple[dict[str, list[socket.socket]], list[socket.socket]]:
-    """Return listening sockets for all ports by key, and their marks, or raise BusyPort and keep none.
+def hold_all(addr: str, wanted: Mapping[str, Sequence[int]]) -> dict[str, list[socket.socket]]:
+    """Return listening sockets for all ports by key, and their PORT_MARKS, or raise BusyPort and keep none.
 
     They listen at once: two sockets that only bind the same port with SO_REUSEADDR would both succeed. A mark
     is an abstract Unix socket, which leaves no file behind; it claims its port against agents of other jobs
     until it is closed or its process ends.
     """
     family = socket.AF_INET6 if ":" in addr else socket.AF_INET
-    held: dict[str, list[socket.socket]] = {key: [] for key in wanted}
-    marks: list[socket.socket] = []
+    held: dict[str, list[socket.socket]] = {key: [] for key in (*wanted, PORT_MARKS)}
     with contextlib.ExitStack() as stack:
         for key, port in ((key, port) for key, ports in wanted.items() for port in ports):
-            marks.append(stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)))
+            held[PORT_MARKS].append(stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)))
             held[key].append(stack.enter_context(socket.socket(family, socket.SOCK_STREAM)))
             name = f"pslaunch-port-{addr}-{port}"
             try:
-                marks[-1].bind(f"\0{name}")
+                held[PORT_MARKS][-1].bind(f"\0{name}")
             except OSError as e:
                 taken = OSError(e.errno, "claimed by another job on this machine")
                 raise BusyPort(key, addr, port, taken, name) from None
@@ -55,7 +53,7 @@ def hold_all(
             except OSError as e:
                 raise BusyPort(key, addr, port, e) from None
         stack.pop_all()
-    return held, marks
+    return held
 
 
 def close_all(*held: Iterable[socket.socket]) -> None:

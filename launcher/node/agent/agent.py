@@ -72,7 +72,7 @@ class Agent:
         # Ours becomes the maximum: a program needs four files here.
         self._file_limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (self._file_limits[1], self._file_limits[1]))
-        self._held: dict[str, list[socket.socket]] = {}  # ports of programs not started; "": marks of all
+        self._held: dict[str, list[socket.socket]] = {}  # ports of programs not started, and all marks
         self._furnishing: messages.FurnishMsg | None = None  # the order in progress
         self._door: reach.Door | None = None
         self._filling: Filling | None = None
@@ -265,7 +265,7 @@ class Agent:
         ports.close_all(*self._held.values())
         self._held = {}
         try:
-            held, marks = ports.hold_all(m["addr"], m["ports"])
+            self._held = ports.hold_all(m["addr"], m["ports"])
         except ports.BusyPort as e:
             holder = busyport.find_holder(e.addr, e.port, e.mark) if m["last"] else ""
             self._line.send({
@@ -273,7 +273,6 @@ class Agent:
                 "busy": e.busy, "text": str(e), "holder": holder,
             })  # fmt: skip
             return
-        self._held = {**held, "": marks}
         self._line.send({"type": "bound"})
 
     def order_begin(self, m: messages.BeginMsg) -> None:
@@ -287,7 +286,8 @@ class Agent:
         if not self._numbers:  # the first epoch; preparation is not measured
             Usage(self._loop, self._programs, follow_gpus())
         self._numbers = dict(m["numbers"])
-        ports.close_all(*[self._held.pop(key) for key in [*self._held] if key not in ("", *self._numbers)])
+        for key in self._held.keys() - {ports.PORT_MARKS, *self._numbers}:
+            ports.close_all(self._held.pop(key))
 
     def order_start(self, m: messages.StartMsg) -> None:
         """Start a program, or report the failure; after one failure start no more."""

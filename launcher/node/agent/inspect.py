@@ -141,11 +141,10 @@ def find_lock_holder(path: str) -> str:
 def try_port(addr: str, port: int) -> str:
     """Return the reason that a port is unavailable, with its holder; empty if it is free."""
     try:
-        held, marks = ports.hold_all(addr, {"": [port]})
+        ports.close_all(*ports.hold_all(addr, {"tried": [port]}).values())
     except ports.BusyPort as e:
         holder = busyport.find_holder(addr, port, e.mark)
         return f"{e}, held by {holder}" if holder else str(e)
-    ports.close_all(marks, *held.values())
     return ""
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pslaunch.node.agent.inspect import try_port
-from pslaunch.node.ports import BusyPort, close_all, hold_all
+from pslaunch.node.ports import PORT_MARKS, BusyPort, close_all, hold_all
 from pslaunch.runtime.pserver import ports
 from pslaunch.runtime.shared.busyport import find_holder
 from support.process import started
@@ -26,18 +26,17 @@ def free_port() -> int:
 
 
 def hold_for_now(addr: str, *ports: int) -> None:
-    held, marks = hold_all(addr, {"pserver/0": ports})
-    close_all(marks, *held.values())
+    close_all(*hold_all(addr, {"pserver/0": ports}).values())
 
 
 @pytest.mark.parametrize("addr", ["127.0.0.1", "::1"])
 def test_all_listen_and_are_given_back(addr: str) -> None:
     wanted = {"pserver/0": [free_port()], "gloo": [free_port()]}
-    held, marks = hold_all(addr, wanted)
+    held = hold_all(addr, wanted)
     for key, numbers in wanted.items():
         assert [s.getsockname()[1] for s in held[key]] == numbers
         socket.create_connection((addr, numbers[0])).close()
-    close_all(marks, *held.values())
+    close_all(*held.values())
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((addr, wanted["gloo"][0]))
     assert find_holder(addr, wanted["gloo"][0]) == ""
@@ -58,8 +57,8 @@ def test_one_busy_port_refuses_the_whole_proposal_and_its_holder_is_named() -> N
 
 def test_a_marked_port_is_refused_to_others_until_the_mark_is_gone() -> None:
     first, second = free_port(), free_port()
-    held, marks = hold_all("127.0.0.1", {"pserver/0": [first]})
-    close_all(*held.values())
+    held = hold_all("127.0.0.1", {"pserver/0": [first]})
+    close_all(held["pserver/0"])
     with pytest.raises(BusyPort) as e:
         hold_all("127.0.0.1", {"trainer/0": [second], "trainer/1": [first]})
     assert (e.value.key, e.value.port, e.value.busy) == ("trainer/1", first, True)
@@ -67,7 +66,7 @@ def test_a_marked_port_is_refused_to_others_until_the_mark_is_gone() -> None:
     assert f"pid {os.getpid()} " in find_holder("127.0.0.1", first, e.value.mark)  # nobody listens there yet
     assert f"held by pid {os.getpid()} " in try_port("127.0.0.1", first)
     hold_for_now("127.0.0.2", first)  # each address has its own
-    close_all(marks)
+    close_all(held[PORT_MARKS])
     hold_for_now("127.0.0.1", first, second)  # nothing was kept
 
 
