@@ -15,6 +15,7 @@ OWNER = "job"
 EARLIER = "earlier"
 KEPT_JOBS = "kept"  # jobs whose logs are kept in EARLIER_LOGS of the log folder, oldest first
 EARLIER_LOGS = "earlier"
+CHOSEN_PYTHON = "python"  # path of that of the last setup; empty for the node's own
 UNFETCHED = "unfetched-"  # and a mode of relay.py: its answer was not given yet, and the agent waits for that
 
 

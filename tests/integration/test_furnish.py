@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from pslaunch.node import codes
-from pslaunch.node.agent.install import OWN_WHEEL, WHEELHOUSE, read_chosen_python
+from pslaunch.node.agent.install import OWN_WHEEL, WHEELHOUSE
+from pslaunch.node.listing import CHOSEN_PYTHON
 from pslaunch.node.logs import ADVICE_MARK
 from pslaunch.ship.wheel import keep_wheel, make_wheel_name
 
@@ -43,7 +44,7 @@ class Node:
         return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=100)
 
     def python(self) -> str:
-        return read_chosen_python(str(self.state))
+        return (self.state / CHOSEN_PYTHON).read_text()
 
 
 @pytest.fixture

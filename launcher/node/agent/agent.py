@@ -28,7 +28,7 @@ from ..ending import CUT, Shutdown
 from ..line import reach
 from ..line.trace import Trace
 from ..line.wire import NONSENSE, Data, Message, MessageLine
-from ..listing import mark_unfetched, write_text
+from ..listing import CHOSEN_PYTHON, mark_unfetched, read_lines, write_text
 from ..loop import Loop
 from ..run_dir import SPAWNER_FILE, end_leftovers
 from .job_folders import JobFolders
@@ -209,14 +209,12 @@ class Agent:
         self._furnishing = m
 
     def _report_furnished(self) -> None:
-        from .install import read_chosen_python
-
         m, self._furnishing = self._furnishing, None
         assert m is not None
         program = self._programs.pop(m["key"])
         program.finish()
         if program.process.returncode == codes.OK:
-            python = read_chosen_python(m["state_dir"])
+            python = "".join(read_lines(m["state_dir"], CHOSEN_PYTHON))
             self._line.send({"type": "furnished", "python": python}, in_order=True)
 
     def _take(self, piece: Data) -> None:

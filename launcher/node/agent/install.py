@@ -7,7 +7,6 @@ inputs, and reused while they are the same.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -18,8 +17,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .. import codes
-from ..listing import write_text
+from .. import codes, listing
 from ..logs import ADVICE_MARK
 
 if TYPE_CHECKING:
@@ -28,10 +26,6 @@ if TYPE_CHECKING:
 REQUIREMENTS = "requirements.txt"
 OWN_WHEEL, WHEELHOUSE = ".pslaunch-wheel", ".pslaunch-wheelhouse"  # sent folders of the workspace
 _DONE = "pslaunch-furnished"
-_NO_PACKAGES = {
-    False: "give --wheelhouse, or let the node reach its index",
-    True: "put what is missing into the --wheelhouse",
-}
 
 
 def main(order: str) -> int:
@@ -51,23 +45,14 @@ def main(order: str) -> int:
         if code:
             print(f"--setup {command!r} ended with {code}", flush=True)
             return code if code > 0 else codes.SIGNAL_BASE - code
-    write_text(os.path.join(given["state_dir"], "python"), python)
+    listing.write_text(os.path.join(given["state_dir"], listing.CHOSEN_PYTHON), python)
     return codes.OK
-
-
-def read_chosen_python(state_dir: str) -> str:
-    """Return the Python of the last setup; empty for the node's own."""
-    with open(os.path.join(state_dir, "python"), encoding="utf-8") as f:
-        return f.read()
 
 
 def _install(workspace: str, state_dir: str, install: dict[str, Any]) -> str:
     """Return the Python of an environment with our wheel, its dependencies, the workspace's requirements."""
     own, house = os.path.join(workspace, OWN_WHEEL), os.path.join(workspace, WHEELHOUSE)
-    requirements = os.path.join(workspace, REQUIREMENTS)
-    wanted = ""
-    with contextlib.suppress(FileNotFoundError), open(requirements, encoding="utf-8") as f:
-        wanted = f.read()
+    wanted = "".join(listing.read_lines(workspace, REQUIREMENTS))
     venv = os.path.join(state_dir, f"venv-{_hash(own, house, wanted, install)}")
     python = os.path.join(venv, "bin", "python")
     if os.path.exists(os.path.join(venv, _DONE)):
@@ -79,15 +64,17 @@ def _install(workspace: str, state_dir: str, install: dict[str, Any]) -> str:
     _run([sys.executable, "-m", "venv", venv], "on Debian and Ubuntu install the package python3-venv")
     pip = [python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--progress-bar=off",
            "--retries=1"]  # fmt: skip
+    advice = "give --wheelhouse, or let the node reach its index"
     if install["offline"]:
         pip += ["--no-index", f"--find-links={house}"]
+        advice = "put what is missing into the --wheelhouse"
     named = {name.lower().replace("_", "-") for name in re.findall(r"(?m)^\s*([\w.-]+)", wanted)}
     needs = [pin for pin in install["pins"] if pin.partition("==")[0] not in named]
-    needs += ["-r", requirements] if wanted else []
+    needs += ["-r", os.path.join(workspace, REQUIREMENTS)] if wanted else []
     if needs:
-        _run([*pip, *needs], _NO_PACKAGES[bool(install["offline"])])
+        _run([*pip, *needs], advice)
     _run([*pip, "--no-deps", os.path.join(own, install["wheel"])], "give a --wheel for this machine")
-    write_text(os.path.join(venv, _DONE), "")
+    listing.write_text(os.path.join(venv, _DONE), "")
     return python
 
 
