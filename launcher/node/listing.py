@@ -48,6 +48,13 @@ def write_text(path: str, text: str, mode: int = 0o644) -> None:
         f.write(text)
 
 
+def read_text(path: str) -> str:
+    """Return the text of a file, such as one of the kernel; "" where it can't be read."""
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as f:
+        return f.read()
+    return ""
+
+
 def read_lines(state_dir: str, name: str) -> list[str]:
     """Return the lines of a file of the state folder; [] if either is missing."""
     path = os.path.join(os.path.expanduser(state_dir), name)

@@ -17,6 +17,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from .listing import read_text
+
 BEAT_S = 1.0  # between keeper and agent, both ways
 KILL_LIMIT_S = 1.5
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -203,8 +205,7 @@ def _list_children() -> list[int]:
     """Return the pids of our children, [] where the kernel does not list them."""
     found: list[int] = []
     for task in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/children", encoding="ascii") as f:
-            found += map(int, f.read().split())
+        found += map(int, read_text(f"/proc/self/task/{task}/children").split())
     return found
 
 
@@ -238,22 +239,18 @@ def get_peer(sock: socket.socket) -> tuple[int, int]:
 def count_oom_kills() -> int:
     """Return the number of processes killed for memory, in our cgroup if known, else on this machine."""
     for path in _list_oom_files():
-        with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii", errors="replace") as f:
-            for line in f:
-                words = line.split()
-                if len(words) == 2 and words[0] == "oom_kill":
-                    return int(words[1])
+        if "oom_kill" in (words := read_text(path).split()):
+            return int(words[words.index("oom_kill") + 1])
     return 0
 
 
 def _list_oom_files() -> Iterator[str]:
-    with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="utf-8", errors="replace") as f:
-        for line in f:
-            _, controllers, path = line.rstrip("\n").split(":", 2)
-            if not controllers:
-                yield f"/sys/fs/cgroup{path}/memory.events"
-            elif "memory" in controllers.split(","):
-                yield f"/sys/fs/cgroup/memory{path}/memory.oom_control"
+    for line in filter(None, read_text("/proc/self/cgroup").split("\n")):
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            yield f"/sys/fs/cgroup{path}/memory.events"
+        elif "memory" in controllers.split(","):
+            yield f"/sys/fs/cgroup/memory{path}/memory.oom_control"
     yield "/proc/vmstat"
 
 

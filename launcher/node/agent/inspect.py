@@ -20,6 +20,7 @@ from pslaunch.runtime.shared import busyport, env, nics
 from .. import ports
 from ..codes import Refusal
 from ..line import reach
+from ..listing import read_text
 from ..run_dir import end_leftovers
 from .loan import Loan
 from .resources import ask_nvidia, find_resources
@@ -132,8 +133,8 @@ def find_lock_holder(path: str) -> str:
     """Return the job that holds this lock on this machine, without trying to take it."""
     with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as f:
         inode, job = os.fstat(f.fileno()).st_ino, f.readline(200).strip()
-        with open("/proc/locks", encoding="ascii") as locks:
-            held = [words[5].split(":")[2] for words in map(str.split, locks) if words[1] == "FLOCK"]
+        locks = map(str.split, read_text("/proc/locks").splitlines())
+        held = [words[5].split(":")[2] for words in locks if words[1] == "FLOCK"]
         return job if str(inode) in held else ""
     return ""
 
@@ -175,10 +176,8 @@ def inspect_python(python: str, order: InspectMsg, run_dir: str) -> ProgramFacts
 
 def _read_fields(path: str) -> dict[str, str]:
     """Return the fields `name: value` of a file of the kernel; the last one of each name."""
-    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as f:
-        lines = (line.partition(":") for line in f)
-        return {name.strip(): value.strip() for name, _, value in lines}
-    return {}
+    lines = (line.partition(":") for line in read_text(path).splitlines())
+    return {name.strip(): value.strip() for name, _, value in lines}
 
 
 def _read_libc() -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pslaunch.runtime.shared import env
 
 from .. import procs
+from ..listing import read_text
 
 if TYPE_CHECKING:
     from ..messages import Report, Resources
@@ -40,7 +41,7 @@ def find_resources(*, with_cores: bool, root: str = "/") -> Resources:
             return {"gpus": gpus, "gpus_by": by, "cores": cores}
     for pattern in GPU_FILES:
         paths = glob(root + pattern)  # those of AMD with the id 0 are processors
-        if found := [path for path in paths if "gpu_id" not in path or _read(path) not in ("", "0")]:
+        if found := [path for path in paths if "gpu_id" not in path or read_text(path).strip("0\n")]:
             return {"gpus": [*map(str, range(len(found)))], "gpus_by": f"/{pattern}", "cores": cores}
     return {"gpus": [], "gpus_by": "", "cores": cores}
 
@@ -92,9 +93,9 @@ def follow_gpus() -> dict[int, Report]:
 
 def find_cores(usable: set[int], root: str = "/") -> list[list[int]]:
     """Return the usable cores of each NUMA node, threads of one core side by side."""
-    numa = [usable & _parse_cores(_read(path)) for path in sorted(glob(root + NUMA_FILES))]
+    numa = [usable & _parse_cores(read_text(path)) for path in sorted(glob(root + NUMA_FILES))]
     numa.append(usable.difference(*numa))  # all, where the kernel tells nothing
-    first = {n: min(_parse_cores(_read(root + THREADS_FILE.format(n))), default=n) for n in usable}
+    first = {n: min(_parse_cores(read_text(root + THREADS_FILE.format(n))), default=n) for n in usable}
     return [sorted(cores, key=lambda n: (first[n], n)) for cores in numa if cores]
 
 
@@ -102,9 +103,3 @@ def _parse_cores(text: str) -> set[int]:
     """Return the numbers in a list of the kernel, such as 0-3,8."""
     spans = re.findall(r"([0-9]+)(?:-([0-9]+))?", text)
     return {n for first, last in spans for n in range(int(first), int(last or first) + 1)}
-
-
-def _read(path: str) -> str:
-    with suppress(OSError), open(path, encoding="ascii") as f:
-        return f.read().strip()
-    return ""
