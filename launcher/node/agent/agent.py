@@ -228,7 +228,7 @@ class Agent:
         self._node, self._secret = int(m["node"]), bytes.fromhex(m["secret"])
         self._line.send({"type": "clock", "time": time.time()})
         self._loop.do_aside(
-            lambda: inspect_node(m, self._run_dir, next((x.describe() for x in self._lent.values()), "")),
+            lambda: inspect_node(m, self._run_dir, self._lent.values()),
             lambda facts: self._line.send({"type": "inspected", "facts": facts}),
             self._refuse,
         )

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pwd
+import re
 import select
 import signal
 import socket
@@ -22,13 +23,14 @@ from ..codes import Refusal
 from ..line import reach
 from ..listing import read_text
 from ..run_dir import end_leftovers
-from .loan import Loan
+from .loan import VERSION, Loan
 from .resources import ask_nvidia, find_resources
 
 if TYPE_CHECKING:
     from ..messages import FolderFacts, InspectMsg, NodeFacts, ProgramFacts
 
 INSPECT_LIMIT_S = 40.0  # for the Python of the programs, which may ask an index
+ASK_LIMIT_S = 10.0  # for the version of Open MPI
 KIB = 1024
 # Without the current folder: any folder in it would pass as a module of its name.
 _ASK = """
@@ -64,10 +66,10 @@ print(json.dumps({"executable": sys.executable, "version": sys.version.split()[0
 """
 
 
-def inspect_node(order: InspectMsg, run_dir: str, starter: str) -> NodeFacts:
+def inspect_node(order: InspectMsg, run_dir: str, loans: Iterable[Loan]) -> NodeFacts:
     """Return the facts of the interface, paths, files, ports, Python and modules in `order`.
 
-    The inspected Python has its temporary files in `run_dir`. starter: of the agent, if a node has its own.
+    The inspected Python has its temporary files in `run_dir`.
     """
     end_leftovers()  # which may hold ports and memory
     addrs, interface_error = [], ""
@@ -93,10 +95,27 @@ def inspect_node(order: InspectMsg, run_dir: str, starter: str) -> NodeFacts:
         "ports": {str(port): try_port(addrs[0] if addrs else "", port) for port in order["ports"]},
         "programs": inspect_python(os.path.expanduser(order["python"]) or sys.executable, order, run_dir),
         "proxies": sorted(name for name in env.PROXIES if os.environ.get(name)),
-        "starter": starter,
+        "starter": next(map(describe_starter, loans), ""),
         "resources": find_resources(with_cores=order["bind_cores"]),
         "cards": list_cards(),
     }
+
+
+def describe_starter(loan: Loan) -> str:
+    """Return version and folder of the Open MPI whose daemon has started a rank."""
+    try:
+        folder = os.path.dirname(os.readlink(f"/proc/{loan.lender.parent}/exe"))
+    except OSError as e:
+        return f"unknown: {e.strerror}"
+    said = b""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        argv = [os.path.join(folder, "mpirun"), "--version"]
+        own = {name: value for name, value in loan.environ.items() if not name.startswith(env.MPI_FAMILIES)}
+        said = subprocess.run(
+            argv, env=own, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=ASK_LIMIT_S, check=False
+        ).stdout
+    match = re.search(r"\(Open MPI\) (\S+)", said.decode("utf-8", "replace"))
+    return f"Open MPI {match[1] if match else loan.environ.get(VERSION, '?')}, {folder}"
 
 
 def list_cards() -> list[tuple[str, str, int]]:

@@ -20,6 +20,7 @@ from ..ending import NEVER
 from ..loop import Loop
 from ..marked import SPAWNER, Marked
 
+VERSION = "OMPI_VERSION"  # of Open MPI 5
 SPAWNED_SETTLE_S = 1.0  # for what was spawned to end by itself, after the trainers
 LOOK_EVERY_S = 0.02  # no event when a process ends that is not our child
 
@@ -33,22 +34,19 @@ class Loan:
         lender: procs.Proc,
         environ: Mapping[str, str],
         cpus: Sequence[int],
-        describe: Callable[[], str] = str,
     ):
-        """`describe` returns version and place of the program that started the lender."""
-        self._sock, self._lender, self._environ, self.cpus = sock, lender, environ, cpus
-        self.describe = describe
+        self._sock, self.lender, self.environ, self.cpus = sock, lender, environ, cpus
         self._loop: Loop | None = None
 
     @property
     def spawner(self) -> str:
         """Name of the daemon that starts what the trainer spawns; "": none."""
-        return self._environ.get(SPAWNER, "")
+        return self.environ.get(SPAWNER, "")
 
     def make_environ(self, argv: Sequence[str]) -> dict[str, str]:
         """Return the environment that the trainer inherits; it names the trainer's command."""
         said = env.describe_command(argv)
-        return {**{k: v for k, v in self._environ.items() if k not in env.COMMAND_NAMES}, **said}
+        return {**{k: v for k, v in self.environ.items() if k not in env.COMMAND_NAMES}, **said}
 
     def watch(self, loop: Loop, vanished: Callable[[], None]) -> None:
         """Call `vanished` if the lender ends before it is dismissed."""
@@ -71,7 +69,7 @@ class Loan:
         with suppress(OSError):
             self._sock.sendall(f"{json.dumps([code, alone, text])}\n".encode())
         self._sock.close()
-        procs.send(self._lender, signal.SIGCONT)
+        procs.send(self.lender, signal.SIGCONT)
 
 
 class Loans(dict[str, Loan]):

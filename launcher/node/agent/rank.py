@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import functools
 import json
 import os
 import select
@@ -28,12 +27,10 @@ from .. import codes, procs
 from ..marked import Marked
 from . import brought
 from .brought import SECRET_VARIABLE
-from .loan import Loan
+from .loan import VERSION, Loan
 
 RANK, SIZE, LOCAL_SIZE = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"
 CONNECT_LIMIT_S = 10.0
-VERSION = "OMPI_VERSION"  # of Open MPI 5
-ASK_LIMIT_S = 10.0  # for its version
 LEND_LIMIT_S = 60.0  # for all ranks of a node to connect
 DAEMON_LIMIT_S = 2.0  # for mpirun's daemon to end after its ranks
 PARENT_EVERY_S = 0.5  # between two looks for mpirun's daemon, which may end without a word
@@ -247,8 +244,7 @@ def _read_loan(
         raise ValueError("it has another secret")
     sock.setblocking(False)
     environ = {**settings, **data["environ"]}
-    describe = functools.partial(_describe_daemon, lender.parent, environ)
-    return int(environ[RANK]), Loan(sock, lender, environ, data["cpus"], describe)
+    return int(environ[RANK]), Loan(sock, lender, environ, data["cpus"])
 
 
 def _may_read_others() -> bool:
@@ -268,26 +264,6 @@ def _may_read_others() -> bool:
         os.close(fd)
     os.waitpid(child, 0)
     return found.raw == word.raw
-
-
-def _describe_daemon(pid: int, environ: Mapping[str, str]) -> str:
-    """Return version and folder of the Open MPI whose daemon has started a rank."""
-    import re
-    import subprocess
-
-    try:
-        folder = os.path.dirname(os.readlink(f"/proc/{pid}/exe"))
-    except OSError as e:
-        return f"unknown: {e.strerror}"
-    said = b""
-    with suppress(OSError, subprocess.SubprocessError):
-        argv = [os.path.join(folder, "mpirun"), "--version"]
-        own = {name: value for name, value in environ.items() if not name.startswith(env.MPI_FAMILIES)}
-        said = subprocess.run(
-            argv, env=own, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=ASK_LIMIT_S, check=False
-        ).stdout
-    match = re.search(r"\(Open MPI\) (\S+)", said.decode("utf-8", "replace"))
-    return f"Open MPI {match[1] if match else environ.get(VERSION, '?')}, {folder}"
 
 
 def _read_line(sock: socket.socket) -> Any:
