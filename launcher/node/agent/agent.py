@@ -69,9 +69,8 @@ class Agent:
         self._secret, self._lent = secret, Loans(loop, lent)
         for key, loan in lent.items():
             loan.watch(loop, functools.partial(self._report_vanished, key))
-        # Ours becomes the maximum: a program needs four files here.
-        self._file_limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (self._file_limits[1], self._file_limits[1]))
+        most = Program.file_limits[1]  # a program needs four files here
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._held: dict[str, list[socket.socket]] = {}  # ports of programs not started, and all marks
         self._furnishing: messages.FurnishMsg | None = None  # the order in progress
         self._door: reach.Door | None = None
@@ -204,8 +203,7 @@ class Agent:
             "cwd": m["workspace"], "added_env": m["added_env"], "contract": own, "log": m["log"],
             "cores": [],
         }  # fmt: skip
-        number, limits = int(m["number"]), self._file_limits
-        self._programs[m["key"]] = Program(self._loop, self._line, number, order, limits)
+        self._programs[m["key"]] = Program(self._loop, self._line, int(m["number"]), order)
         self._furnishing = m
 
     def _report_furnished(self) -> None:
@@ -300,14 +298,12 @@ class Agent:
 
     def _start(self, m: messages.StartMsg) -> None:
         key = m["key"]
-        held, limits, loan = self._held.pop(key, []), self._file_limits, self._lent.get(key)
+        held, loan = self._held.pop(key, []), self._lent.get(key)
         kept_fds = [s.fileno() for s in held] if m["keep_ports"] else []
         if not kept_fds:
             ports.close_all(held)
         try:
-            program = Program(
-                self._loop, self._line, self._numbers[key], m, limits, kept_fds=kept_fds, loan=loan
-            )
+            program = Program(self._loop, self._line, self._numbers[key], m, kept_fds=kept_fds, loan=loan)
         finally:
             ports.close_all(held)
         self._programs[key] = program

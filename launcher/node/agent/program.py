@@ -41,6 +41,7 @@ class Program:
     """One process of the job on this node: its log, its progress socket, its end."""
 
     umask = -1  # the user's; ours is stricter
+    file_limits = resource.getrlimit(resource.RLIMIT_NOFILE)  # of open files, the user's; ours are higher
 
     def __init__(
         self,
@@ -48,12 +49,11 @@ class Program:
         line: MessageLine[OfAgent],
         number: int,
         order: ProgramOrder,
-        file_limits: tuple[int, int],
         *,
         kept_fds: Sequence[int] = (),
         loan: Loan | None = None,
     ) -> None:
-        """file_limits: of open files, where ours are higher; kept_fds: its bound ports, which it gets."""
+        """kept_fds: its bound ports, which it gets."""
         self._loop, self._line, self._number = loop, line, number
         self.key, self.role, self._log_path = str(order["key"]), str(order["role"]), str(order["log"])
         self._signalled = False  # by us
@@ -76,7 +76,7 @@ class Program:
         self._out, out_w = os.pipe()
         os.set_blocking(self._out, False)
         try:
-            self.process = _start(order, out_w, kept_fds, loan, file_limits)
+            self.process = _start(order, out_w, kept_fds, loan)
         except BaseException:
             self.finish()
             raise
@@ -84,7 +84,7 @@ class Program:
             os.close(out_w)
         if order["role"] != env.TRAINER:  # which has them: pservers are started without a function, faster
             with contextlib.suppress(OSError):  # it runs with the rights of another user, or has ended
-                resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, file_limits)
+                resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, self.file_limits)
         loop.watch(self._out, read=self._read_output)
         loop.watch(self._progress.fileno(), read=self.read_progress)
 
@@ -211,13 +211,11 @@ class Program:
             self._log.close()
 
 
-def _start(
-    order: ProgramOrder, out: int, kept: Sequence[int], loan: Loan | None, file_limits: tuple[int, int]
-) -> subprocess.Popen[bytes]:
+def _start(order: ProgramOrder, out: int, kept: Sequence[int], loan: Loan | None) -> subprocess.Popen[bytes]:
     def begin_trainer() -> None:
         procs.end_with_parent()
         # Python closes fewer descriptors below this limit; all of ours close themselves.
-        resource.setrlimit(resource.RLIMIT_NOFILE, file_limits)
+        resource.setrlimit(resource.RLIMIT_NOFILE, Program.file_limits)
 
     argv = [os.path.expanduser(order["argv"][0]), *order["argv"][1:]]
     listening = {env.LISTEN_FDS: ",".join(map(str, kept))} if kept else {}

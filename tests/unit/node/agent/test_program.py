@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +35,7 @@ def running(
         "argv": list(argv), "added_env": {}, "cores": [],
         "contract": {"PSLAUNCH_PROGRESS": str(tmp_path / "socket")},
     }  # fmt: skip
-    program = Program(loop, line, 0, order, resource.getrlimit(resource.RLIMIT_NOFILE), loan=loan)
+    program = Program(loop, line, 0, order, loan=loan)
     try:
         yield program, line
     finally:
