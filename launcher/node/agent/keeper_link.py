@@ -8,8 +8,7 @@ import signal
 import socket
 from collections.abc import Callable
 
-from .. import codes, procs
-from ..codes import Refusal
+from .. import procs
 from ..loop import Loop
 from ..silence import Silence
 
@@ -41,11 +40,9 @@ class KeeperLink:
 
     def hand_over(self, lock_fd: int, log: str) -> None:
         """Give the keeper the lock, and the path of the log that it has from now on; from any thread."""
-        with socket.socket(fileno=os.dup(self._fd)) as keeper:
-            try:
-                socket.send_fds(keeper, [os.fsencode(log)], [lock_fd])
-            except OSError:
-                raise Refusal(codes.NODE_LOST, "its keeper was killed") from None
+        # If it was killed, `_hear` reports that.
+        with socket.socket(fileno=os.dup(self._fd)) as keeper, contextlib.suppress(OSError):
+            socket.send_fds(keeper, [os.fsencode(log)], [lock_fd])
 
     def _hear(self) -> None:
         try:
