@@ -41,18 +41,6 @@ def end_with_parent() -> None:
     _call_prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-@contextlib.contextmanager
-def bound_to(cpus: Iterable[int]) -> Iterator[None]:
-    """Bind everything started meanwhile to these processors, if any."""
-    before = os.sched_getaffinity(0)
-    try:
-        if cpus:
-            os.sched_setaffinity(0, cpus)
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
 def _call_prctl(option: int, value: int) -> None:
     if _prctl is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))

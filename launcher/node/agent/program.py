@@ -220,7 +220,10 @@ def _start(order: ProgramOrder, out: int, kept: Sequence[int], loan: Loan | None
     argv = [os.path.expanduser(order["argv"][0]), *order["argv"][1:]]
     listening = {env.LISTEN_FDS: ",".join(map(str, kept))} if kept else {}
     inherited = loan.make_environ(argv) if loan else os.environ
-    with procs.bound_to(order["cores"] or (loan.cpus if loan else ())):
+    cores, before = order["cores"] or (loan.cpus if loan else ()), os.sched_getaffinity(0)
+    try:
+        if cores:
+            os.sched_setaffinity(0, cores)
         return subprocess.Popen(
             argv,
             cwd=order["cwd"],
@@ -234,6 +237,8 @@ def _start(order: ProgramOrder, out: int, kept: Sequence[int], loan: Loan | None
             # For an end of both guards at once. Pservers go on, and save once their trainers are gone.
             preexec_fn=begin_trainer if order["role"] == env.TRAINER else None,
         )
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def make_own_argv() -> list[str]:
