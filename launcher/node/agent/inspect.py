@@ -38,16 +38,11 @@ import json, sys
 sys.path[:] = [p for p in sys.path if p]
 import importlib.util
 from importlib import metadata
-def is_there(name):
+def ask(find, name):
     try:
-        return importlib.util.find_spec(name) is not None
+        return find(name)
     except Exception:
-        return False
-def get_version(name):
-    try:
-        return metadata.version(name)
-    except Exception:
-        return ""
+        return None
 def find_missing(pins):
     import subprocess, tempfile
     with tempfile.TemporaryDirectory() as folder:
@@ -59,10 +54,11 @@ def find_missing(pins):
                 return done.stdout.decode("utf-8", "replace").strip().split("\\n")[-1]
     return ""
 modules, packages, pins = json.loads(sys.argv[1])
-missing = [m for m in modules if not is_there(m)]
+missing = [m for m in modules if ask(importlib.util.find_spec, m) is None]
 tried = pins and not missing and sys.version_info >= (3, 11)
+versions = {p: ask(metadata.version, p) or "" for p in packages}
 print(json.dumps({"executable": sys.executable, "version": sys.version.split()[0], "missing": missing,
-    "versions": {p: get_version(p) for p in packages}, "unavailable": find_missing(pins) if tried else ""}))
+    "versions": versions, "unavailable": find_missing(pins) if tried else ""}))
 """
 
 
