@@ -135,13 +135,6 @@ def test_script_of_tensorflow_has_a_chief_and_parameter_servers() -> None:
     assert [one["task"] for one in found] == [{"type": kind, "index": i} for kind, i in tasks]
 
 
-def test_value_of_the_user_for_tensorflow_wins() -> None:
-    p = plan(server="none", pservers=Count("total", 0), trainers=Count("total", 1))
-    where = job.place(p._replace(tensorflow=True, added_env={"TF_CONFIG": "{}"}), [node(0)])
-    start = job.bind(where, Facts(("/run",), job.propose_ports(where, 7164, 7164)))[0]
-    assert "TF_CONFIG" not in start["contract"] and start["added_env"] == {"TF_CONFIG": "{}"}
-
-
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2))
 def test_the_runtime_reads_the_endpoints_that_the_launcher_wrote(
     pservers: int, nodes: int, dense: int, sparse: int
@@ -163,10 +156,10 @@ def test_the_runtime_reads_the_endpoints_that_the_launcher_wrote(
         assert listed[int(start["contract"]["PSLAUNCH_RANK"])] == own
 
 
-def test_torch_variables_of_the_user_win() -> None:
-    given = {"MASTER_PORT": "29500", "RANK": "7"}
-    p = plan(pservers=Count("total", 1), trainers=Count("total", 1))._replace(added_env=given)
-    where = job.place(p, [node(0)])
+def test_variables_of_the_user_for_torch_and_tensorflow_win() -> None:
+    given = {"MASTER_PORT": "29500", "RANK": "7", "TF_CONFIG": "{}"}
+    p = plan(pservers=Count("total", 1), trainers=Count("total", 1))
+    where = job.place(p._replace(tensorflow=True, added_env=given), [node(0)])
     trainer = job.bind(where, Facts.make_symbolic(where))[-1]
     assert {**trainer["added_env"], **trainer["contract"]}.items() >= given.items()
     assert trainer["contract"]["MASTER_ADDR"] == "127.0.0.1"
