@@ -68,7 +68,7 @@ class Agent:
         self._loop, self._run_dir, self._grace_s = loop, run_dir, grace_s
         self._secret, self._lent = secret, Loans(loop, lent)
         for key, loan in lent.items():
-            loan.watch(loop, functools.partial(self._report_vanished, key))
+            loop.watch(loan.fileno(), read=functools.partial(self._report_vanished, key))
         most = Program.file_limits[1]  # a program needs four files here
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._held: dict[str, list[socket.socket]] = {}  # ports of programs not started, and all marks
@@ -383,6 +383,7 @@ class Agent:
                     self._ending.remove(program.key)
 
     def _report_vanished(self, key: str) -> None:
+        self._loop.watch(self._lent[key].fileno())
         program = self._programs.get(key)
         if not (program and program.ended):
             self._line.send({"type": "vanished", "key": key})
@@ -461,7 +462,9 @@ class Agent:
         for key, loan in self._lent.items():
             borrower = self._programs.get(key)
             code = borrower.process.returncode if borrower and borrower.ended else codes.NODE_LOST
+            self._loop.watch(loan.fileno())
             loan.dismiss(code, alone=self._ending is not None)
+        self._lent.clear()
         ports.close_all(*self._held.values())
         if self._folders:
             self._folders.leave()

@@ -36,7 +36,6 @@ class Loan:
         cpus: Sequence[int],
     ):
         self._sock, self.lender, self.environ, self.cpus = sock, lender, environ, cpus
-        self._loop: Loop | None = None
 
     @property
     def spawner(self) -> str:
@@ -48,15 +47,9 @@ class Loan:
         said = env.describe_command(argv)
         return {**{k: v for k, v in self.environ.items() if k not in env.COMMAND_NAMES}, **said}
 
-    def watch(self, loop: Loop, vanished: Callable[[], None]) -> None:
-        """Call `vanished` if the lender ends before it is dismissed."""
-
-        def report() -> None:
-            loop.watch(self._sock.fileno())
-            vanished()
-
-        self._loop = loop
-        loop.watch(self._sock.fileno(), read=report)
+    def fileno(self) -> int:
+        """Return the descriptor that is ready once the lender has ended."""
+        return self._sock.fileno()
 
     def dismiss(self, code: int, *, alone: bool = False, text: str = "") -> None:
         """Let the lender end with this exit code, also if it was stopped.
@@ -64,8 +57,6 @@ class Loan:
         alone: no head is reached, so nobody else can end the program that started it. text: for the lender's
         standard error.
         """
-        if self._loop and self._sock.fileno() >= 0:
-            self._loop.watch(self._sock.fileno())
         with suppress(OSError):
             self._sock.sendall(f"{json.dumps([code, alone, text])}\n".encode())
         self._sock.close()
