@@ -54,7 +54,7 @@ class Agent:
         self,
         loop: Loop,
         run_dir: str,
-        keeper_fd: int,
+        keeper: socket.socket,
         line_fds: tuple[int, int],
         *,
         lost_after_s: float,
@@ -89,7 +89,7 @@ class Agent:
         self.code: int | None = None
         loop.handle_signals({signal.SIGCHLD: self._handle_children})
         self._keeper = KeeperLink(
-            loop, keeper_fd, lost_after_s, lose=self._give_up, is_ending=lambda: self._ending is not None
+            loop, keeper, lost_after_s, lose=self._give_up, is_ending=lambda: self._ending is not None
         )
         self._open_line(line_fds, seals, lost_after_s)
 

@@ -125,7 +125,7 @@ def main(argv: Sequence[str], lent: Mapping[str, Loan] = {}, asker: str = "") ->
 
         code = 70
         try:
-            code = run_agent.main(mode, run_dir, theirs.detach(), lost_after_s, grace_s, lent, words, asker)
+            code = run_agent.main(mode, run_dir, theirs, lost_after_s, grace_s, lent, words, asker)
         except codes.Refusal as e:
             code = e.code
             procs.complain(f"agent: {e}")

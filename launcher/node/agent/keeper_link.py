@@ -19,34 +19,33 @@ class KeeperLink:
     def __init__(
         self,
         loop: Loop,
-        fd: int,
+        sock: socket.socket,
         lost_after_s: float,
         *,
         lose: Callable[[str], None],
         is_ending: Callable[[], bool],
     ) -> None:
         """`is_ending` returns True once everything here is being ended anyway."""
-        self._loop, self._fd, self._pid, self.lost_after_s = loop, fd, os.getppid(), lost_after_s
+        self._loop, self._sock, self._pid, self.lost_after_s = loop, sock, os.getppid(), lost_after_s
         self._lose, self._is_ending = lose, is_ending
         self._silence = Silence(loop.now())
-        os.set_blocking(fd, False)
-        loop.watch(fd, read=self._hear)
+        sock.setblocking(False)
+        loop.watch(sock.fileno(), read=self._hear)
         loop.call_every(procs.BEAT_S, self._beat)
 
     def note_trainer(self, pid: int) -> None:
         """Name a trainer, which the kernel tells of our end."""
         with contextlib.suppress(OSError):
-            os.write(self._fd, b"%d " % pid)
+            self._sock.send(b"%d " % pid)
 
     def hand_over(self, lock_fd: int, log: str) -> None:
         """Give the keeper the lock, and the path of the log that it has from now on; from any thread."""
-        # If it was killed, `_hear` reports that.
-        with socket.socket(fileno=os.dup(self._fd)) as keeper, contextlib.suppress(OSError):
-            socket.send_fds(keeper, [os.fsencode(log)], [lock_fd])
+        with contextlib.suppress(OSError):  # it was killed, which `_hear` reports
+            socket.send_fds(self._sock, [os.fsencode(log)], [lock_fd])
 
     def _hear(self) -> None:
         try:
-            data = os.read(self._fd, 4096)
+            data = self._sock.recv(4096)
         except BlockingIOError:
             return
         except OSError:
@@ -54,12 +53,12 @@ class KeeperLink:
         if data:
             self._silence.hear(self._loop.now())
             return
-        self._loop.watch(self._fd)
+        self._loop.watch(self._sock.fileno())
         self._lose("its keeper was killed")
 
     def _beat(self) -> None:
         with contextlib.suppress(OSError):
-            os.write(self._fd, b".")
+            self._sock.send(b".")
         silent_s = self._silence.measure(self._loop.now())
         if silent_s >= self.lost_after_s and not self._is_ending():
             keeper = procs.read_proc(self._pid)

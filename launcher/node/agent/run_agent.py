@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def main(
     mode: str,
     run_dir: str,
-    keeper_fd: int,
+    keeper: socket.socket,
     lost_after_s: float,
     grace_s: float,
     lent: Mapping[str, Loan],
@@ -50,15 +50,14 @@ def main(
 
     asker: the scheduler that ends the whole job by a signal to its agents; "": a signal ends this one alone.
     """
-    os.set_inheritable(keeper_fd, False)
     procs.become_subreaper()
-    _make_run_dir(run_dir, keeper_fd)
+    _make_run_dir(run_dir, keeper)
     fds = _take_standard_streams()
     loop, seals, secret, lead, stand_in, dial = Loop(), None, b"", None, None, None
     if mode == "begin":
-        mode, fds, seals, secret, stand_in, dial = _begin(loop, words, run_dir, fds, keeper_fd)
+        mode, fds, seals, secret, stand_in, dial = _begin(loop, words, run_dir, fds, keeper)
     while mode == "dial":
-        where = _read_endpoint(fds[0], keeper_fd, lost_after_s, seals)
+        where = _read_endpoint(fds[0], keeper, lost_after_s, seals)
         fds, seals, secret = _dial(*fds, {"secret": secret.hex(), **where}, lost_after_s)
         mode, words = (words[0], words[1:]) if words else ("serve", ())
     if mode == "lead":
@@ -68,20 +67,19 @@ def main(
         lead = Leader(loop, *fds, heads.detach(), run_dir, lost_after_s, seals, secret)
         fds, seals = (ours.fileno(), ours.detach()), None
     agent = Agent(
-        loop, run_dir, keeper_fd, fds,
+        loop, run_dir, keeper, fds,
         lost_after_s=lost_after_s, grace_s=grace_s, seals=seals, secret=secret, lent=lent,
         dial=dial,
     )  # fmt: skip
     return _run(loop, agent, lead, stand_in, asker)
 
 
-def _make_run_dir(path: str, keeper_fd: int) -> None:
+def _make_run_dir(path: str, keeper: socket.socket) -> None:
     """Make the run folder, whose lock the keeper shares; let nobody else write what we make."""
     Program.umask = os.umask(0o077)
     os.umask(Program.umask | 0o022)
     os.mkdir(path, 0o700)
-    with socket.socket(fileno=os.dup(keeper_fd)) as keeper:
-        socket.send_fds(keeper, [b"."], [lock_run_dir(path)])
+    socket.send_fds(keeper, [b"."], [lock_run_dir(path)])
 
 
 def _run(loop: Loop, agent: Agent, lead: Leader | None, stand_in: StandIn | None, asker: str) -> int:
@@ -106,7 +104,7 @@ def _run(loop: Loop, agent: Agent, lead: Leader | None, stand_in: StandIn | None
 
 
 def _begin(
-    loop: Loop, words: Sequence[str], run_dir: str, fds: Fds, keeper_fd: int
+    loop: Loop, words: Sequence[str], run_dir: str, fds: Fds, keeper: socket.socket
 ) -> tuple[str, Fds, Seals | None, bytes, StandIn | None, Dial | None]:
     """Begin a job from a file; return also who acts as launcher, and the way to a head that comes later."""
     from .. import beginning
@@ -123,7 +121,7 @@ def _begin(
         dial = functools.partial(gate.dial, [begun.head], begun.port, secret, text, limit_s, to_come=True)
         # From a thread: the search for a name can't be interrupted.
         with keep_beating(b".") as beaten:
-            beaten(keeper_fd)
+            beaten(keeper.fileno())
             fd, seals = dial()
         return "serve", (fd, fd), seals, secret, None, dial if begun.plan.outlives_head else None
     from .stand_in import StandIn
@@ -152,11 +150,13 @@ def _take_wheel(folder: str, run_dir: str) -> None:
             os.environ["PYTHONPATH"] = f"{there}:{others}" if others else there
 
 
-def _read_endpoint(read_fd: int, keeper_fd: int, lost_after_s: float, seals: Seals | None) -> dict[str, Any]:
+def _read_endpoint(
+    read_fd: int, keeper: socket.socket, lost_after_s: float, seals: Seals | None
+) -> dict[str, Any]:
     """Read an address to dial, the only message of a line, and facts of this node for the other side."""
     decoder, silence = Decoder(seals and seals[1]), Silence(time.monotonic())
     while True:
-        os.write(keeper_fd, b".")
+        keeper.send(b".")
         if select.select([read_fd], [], [], procs.BEAT_S)[0]:
             silence.hear(time.monotonic())
             piece = os.read(read_fd, READ_BYTES)
