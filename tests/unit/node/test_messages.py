@@ -19,11 +19,9 @@ NODES = [node for tree in TREES for node in ast.walk(tree)]
 HANDLERS = ("order_", "on_")
 
 
-def type_of(message: object) -> str:
+def type_of(message: type) -> str:
     """Return the text that tells this message from others; "" where it is only a part of some."""
-    hint = getattr(message, "__annotations__", {}).get("type")
-    text = hint.__forward_arg__ if isinstance(hint, typing.ForwardRef) else str(hint)
-    return text.partition("Literal[")[2].strip("]\"'") if "Literal[" in text else ""
+    return "".join(typing.get_args(typing.get_type_hints(message).get("type")))
 
 
 PAGE = {name: type_of(m) for name, m in vars(messages).items() if isinstance(m, type) and type_of(m)}
