@@ -11,7 +11,7 @@ import functools
 import os.path
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import count
+from itertools import count, filterfalse
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, get_args, get_type_hints
 
 from pslaunch.runtime.shared import env
@@ -305,29 +305,26 @@ def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tup
     address past the pservers' ports there. MASTER's port is unique over all addresses, since PyTorch listens
     at every address of a machine, as tensorflow does at the trainers' ports.
     """
-    plan = placed.plan
+    plan, trainers = placed.plan, placed.list_processes(TRAINER)
     block = plan.ports_num + plan.ports_num_for_sparse
     ports: dict[str, tuple[int, ...]] = {}
-    next_port: dict[str, int] = {}
+    used = {node.shown_addr: set[int]() for node in placed.nodes}
     for process in placed.list_processes(PSERVER):
-        addr = placed.nodes[process.node].shown_addr
-        start = next_port.get(addr, first)
-        next_port[addr] = start + block
+        there = used[placed.nodes[process.node].shown_addr]
+        start = first + len(there)
         ports[process.key] = tuple(range(start, start + block))
-    others = [(p.key, p.node) for p in placed.list_processes(TRAINER)] if plan.trainers_listen else []
+        there.update(ports[process.key])
+    used_anywhere = set[int]().union(*used.values())
+    free = {addr: filterfalse(there.__contains__, count(first_other)) for addr, there in used.items()}
+    free_everywhere = filterfalse(used_anywhere.__contains__, count(first_other))
+    others = [(p.key, p.node) for p in trainers] if plan.trainers_listen else []
     others += [(GLOO, 0)] if plan.server == "script" else []
-    next_other: dict[str, int] = {}
+    others += [(MASTER, 0)] if trainers else []
     for key, node in others:
-        addr = "" if plan.tensorflow else placed.nodes[node].shown_addr
-        last = max(next_port.values(), default=first) if plan.tensorflow else next_port.get(addr, first)
-        port, of_pservers = next_other.get(addr, first_other), range(first, last)
-        if port in of_pservers:
-            port = of_pservers.stop
-        next_other[addr] = port + 1
+        alone = plan.tensorflow or key == MASTER
+        port = next(free_everywhere if alone else free[placed.nodes[node].shown_addr])
         ports[key] = (port,)
-    if placed.list_processes(TRAINER):
-        used = {port for taken in ports.values() for port in taken}
-        ports[MASTER] = (next(port for port in count(first_other) if port not in used),)
+        used_anywhere.add(port)
     return ports
 
 
