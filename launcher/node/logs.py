@@ -70,16 +70,15 @@ class LineSplitter:
 
     def feed(self, data: bytes, *, final: bool = False) -> list[LogLine]:
         """Return the lines complete by now; with `final` also the rest."""
-        *lines, self._rest = (self._rest + self._decode.decode(data, final)).split("\n")
+        *lines, rest = (self._rest + self._decode.decode(data, final)).split("\n")
         found: list[LogLine] = []
+        if final and rest:
+            lines, rest = [*lines, rest], ""
         for line in lines:
             self._emit(found, self._remove_overwritten(found, line.rstrip("\r")))
-        self._rest = self._cut(found, self._remove_overwritten(found, self._rest))
-        goes_on = found[-1].more if found else self._goes_on
-        if final and (self._rest or goes_on):
-            self._emit(found, self._rest.rstrip("\r"))
-            self._rest, goes_on = "", False
-        self._goes_on = goes_on
+        self._rest = self._cut(found, self._remove_overwritten(found, rest))
+        if found:
+            self._goes_on = found[-1].more
         return found
 
     def drop_line(self) -> list[LogLine]:
