@@ -17,7 +17,7 @@ from .channel import STDERR_S, Channel
 
 RETRY_FIRST_S, RETRY_LAST_S = 0.2, 2.0
 SLICE_S = 0.2  # interval for noticing the end of the job while a host is silent
-END_S = 0.5  # for the end of a failed boot, and its last output
+BOOT_END_S = 0.5  # for the end of a failed boot, and its last output
 
 
 class RefusedError(HostError):
@@ -80,7 +80,7 @@ def boot(channel: Channel, name: str, booted: Boot, deadline: Deadline) -> None:
         return
     except (NoMarkerError, TimeoutError) as e:
         failed = e
-    error = _make_start_error(name, failed, channel.wait(END_S), channel)
+    error = _make_start_error(name, failed, channel.wait(BOOT_END_S), channel)
     channel.close()
     writer.join(STDERR_S)  # bounded: a process left behind may hold the pipes open
     for fd in (channel.read_fd, channel.write_fd):
