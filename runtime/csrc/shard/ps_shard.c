@@ -217,13 +217,14 @@ static int set_up(ps_shard *s, ps_err *err) {
     s->of_object = s->of_trainer + n;
     s->peers = calloc(n, sizeof *s->peers);
     for (uint32_t t = 0; s->peers != NULL && t < n; t++) ps_peer_init(&s->peers[t], t);
+    s->piece = malloc(PS_PIECE_BYTES);
     s->ended = calloc(n, 1);
     s->finished = calloc(n, 1);
     s->at_barrier = calloc(n, 1);
     s->pass_waits = calloc(n, sizeof *s->pass_waits);
     s->barrier_waits = calloc(n, sizeof *s->barrier_waits);
-    if (s->peers == NULL || s->ended == NULL || s->finished == NULL || s->at_barrier == NULL ||
-        s->pass_waits == NULL || s->barrier_waits == NULL)
+    if (s->peers == NULL || s->piece == NULL || s->ended == NULL || s->finished == NULL ||
+        s->at_barrier == NULL || s->pass_waits == NULL || s->barrier_waits == NULL)
         return ps_fail(err, PS_ENOMEM, 0, "a shard of %u trainers", n);
     s->now_ms = ps_now_ms();
     s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -250,6 +251,7 @@ static void tear_down(ps_shard *s) {
     free(s->pass_waits);
     free(s->barrier_waits);
     free(s->backlog);
+    free(s->piece);
     free(s);
 }
 
