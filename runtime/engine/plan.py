@@ -124,7 +124,7 @@ class Plan:
             if isinstance(op, Lookup):
                 self._lookups.setdefault(op.value.params[0].name, []).append((op, own))
             self._nodes.append(_Node(i, op, own, needed[::-1]))
-            if isinstance(op, Concat) and len(value.shape) == 2:
+            if isinstance(op, Concat) and len(value.shape) == 2 and value.has_batch:
                 for k, place in enumerate(own):
                     self._settle(place, op, k, users)
         for found in self._lookups.values():
@@ -163,7 +163,8 @@ class Plan:
         node = self._nodes[place]
         chain: list[int] = []
         while node.op.value.op in ("reshape", "single") and users.count(node.place) == 1:
-            chain.append(node.place)
+            if node.op.value.op == "reshape":  # the other checks lengths
+                chain.append(node.place)
             node = self._nodes[node.inputs[0]]
         value = node.op.value
         if isinstance(node.op, Lookup) and users.count(node.place) == 1 and value.size == value.shape[-1]:

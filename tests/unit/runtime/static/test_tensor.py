@@ -194,6 +194,21 @@ def test_slots_of_one_id_go_beside_other_data(x: static.Variable) -> None:
         learner.compute(learner.prepare(feeds, [joined]))
 
 
+@pytest.mark.parametrize("ends", [(0, 2, 2, 3), (0, 2, 4, 5)])
+def test_slots_of_one_id_that_only_a_concat_reads_are_checked(ends: tuple[int, ...]) -> None:
+    ids = static.data("a", [None, 1], "int64"), static.data("b", [None, 1], "int64", lod_level=1)
+    rows = [paddle.reshape(static.nn.embedding(one, [6, 2], is_sparse=True), [-1, 2]) for one in ids]
+    joined = paddle.concat(rows, 1)
+    run_startup()
+    learner = Learner(static.default_main_program().graph, get_parameters())
+    feeds: dict[str, Any] = {
+        "a": np.ones((3, 1), np.int64),
+        "b": Sequences(np.ones((ends[-1], 1), np.int64), np.array(ends)),
+    }
+    with pytest.raises(ValueError, match=r"sample 0 of b has 2 items, .* pool it first"):
+        learner.compute(learner.prepare(feeds, [joined]))
+
+
 def test_sizes_may_be_free() -> None:
     """Attention over lists that each run makes equally long, as in DIN."""
     x, mask = static.data("x", [None, None, 4]), static.data("mask", [None, None])
