@@ -6,6 +6,7 @@ calls.py carries out calls; the compiled core (csrc/client/ps_client.h) sends re
 from __future__ import annotations
 
 import functools
+import itertools
 import secrets
 import sys
 from collections import Counter
@@ -331,7 +332,7 @@ class Caller:
         return self.pull_tables({name: keys}, None if out is None else {name: out})[name]
 
     def pull_tables(self, keys: Mapping[str, U64], out: Mapping[str, F32] | None = None) -> dict[str, F32]:
-        """Return the rows [n, dim] of these keys of each table, in one call unless there are many."""
+        """Return the rows [n, dim] of these keys of each table, in calls of up to PULL_BYTES or one row."""
         rows, parts = dict[str, F32](), list[tuple[int, U64, F32]]()
         for name, own in keys.items():
             i, shape = self._get_id("sparse", name), (len(own), self._dims[name])
@@ -340,9 +341,11 @@ class Caller:
                 raise ValueError(f"out has the shape {rows[name].shape}, expected {shape}")
             n = max(1, PULL_BYTES // (4 * shape[1]))
             parts += [(i, own[at : at + n], rows[name][at : at + n]) for at in range(0, len(own), n)]
-        are_few = sum(values.nbytes for _, _, values in parts) <= PULL_BYTES
-        for some in filter(None, [parts] if are_few else ([part] for part in parts)):
-            self._calls.call(functools.partial(self._add_pulls, some))
+        while parts:
+            sizes = itertools.accumulate(values.nbytes for _, _, values in parts)
+            count = max(1, sum(size <= PULL_BYTES for size in sizes))
+            self._calls.call(functools.partial(self._add_pulls, parts[:count]))
+            del parts[:count]
         return rows
 
     def _add_pulls(self, parts: Sequence[tuple[int, U64, F32]]) -> None:
