@@ -227,7 +227,7 @@ static PyObject *find_outside(PyObject *Py_UNUSED(self), PyObject *args) {
         Py_buffer view = {0};
         if (!PyArg_ParseTuple(PyList_GetItem(columns, i), "OK", &array, &below)) return NULL;
         if (py_array(array, &view, PY_I64, false, "ids") < 0) return NULL;
-        size_t n = py_items(&view), at = ps_find_outside(view.buf, n, below);
+        size_t n = py_items(&view), at = below == 0 ? n : ps_find_outside(view.buf, n, below); /* 0: 2^64 */
         PyBuffer_Release(&view);
         if (at < n) return Py_BuildValue("(nn)", i, (Py_ssize_t)at);
     }
