@@ -194,7 +194,9 @@ def split_by_node(placed: job.Placed, first: Mapping[int, int]) -> Parts | None:
     def split(entries: Sequence[Entry]) -> Callable[[int], list[Entry]]:
         find_number = DataShards(patterns).find_number
         numbers = [find_number(e.path) if e.kind != "d" else None for e in entries]
-        takers = [None if n is None or not trainers else owners[n % len(trainers)] for n in numbers]
-        return lambda node: [e for e, taker in zip(entries, takers) if taker in (None, first.get(node, node))]
+        of: dict[int | None, list[int]] = {}  # places of entries by their taker; None: everybody
+        for i, n in enumerate(numbers):
+            of.setdefault(None if n is None or not trainers else owners[n % len(trainers)], []).append(i)
+        return lambda node: [entries[i] for i in sorted(of.get(None, []) + of.get(first.get(node, node), []))]
 
     return split
