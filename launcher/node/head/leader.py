@@ -123,30 +123,32 @@ class Leader(Observed):
             self._refuse(observer, str(e), e.code)
             return
         secret = self._secret if m["secret"] is None else bytes.fromhex(m["secret"])
+        gate = Gate(
+            self._loop,
+            first.addr,
+            secret,
+            check=self._check,
+            admit=self._admit,
+            note_refusal=lambda why: self._led.note("warning", f"refused a connection: {why}"),
+            port=job.choose_head_port(placed),
+        )
         self._listen(self._socket_path)
         self._record_path = os.path.join(record.get_folder(), f"{placed.plan.job_id}.json")
         self._record = record.describe_job(placed, self._socket_path)
         why = record.write_record(self._record_path, {**self._record, "state": "running"})
         if why and m["detach"]:
+            gate.close()
             self._refuse(observer, f"later shells could not find it: {why}", codes.IO)
             return
         if placed.plan.trace:
             self._trace = Trace("head")
             observer.line.trace = self._trace.make_note("launcher")
         head = self._head = Head(self._loop, placed, secret.hex(), time.time, self._supply, self._trace)
-        self._gate = Gate(
-            self._loop,
-            first.addr,
-            secret,
-            check=self._check,
-            admit=self._admit,
-            note_refusal=lambda why: head.note("warning", f"refused a connection: {why}"),
-            port=job.choose_head_port(placed),
-        )
+        self._gate = gate
         own, self._own_fd = self._own_fd, -1
         head.drain, head.settled = self.push, self._tell_places
         head.attach(first, own, own, lambda: "")
-        observer.line.send({"type": "leading", "port": self._gate.port, "addrs": addrs})
+        observer.line.send({"type": "leading", "port": gate.port, "addrs": addrs})
 
     def _tell_places(self) -> None:
         """Send the launcher the nodes' folders, final only now where nodes share one."""
@@ -254,6 +256,8 @@ class Leader(Observed):
             self._observe(fd, fd, seals)
         elif node := self._led.find_awaited(_parse_node_number(text)):
             self._led.attach(node, fd, fd, lambda: "", seals)
+        else:  # another has connected since the check
+            os.close(fd)
 
 
 def _parse_node_number(text: bytes) -> int:
