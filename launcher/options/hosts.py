@@ -205,6 +205,7 @@ def _find_named(values: Sequence[Value], hosts: Sequence[Host]) -> set[str]:
 
 def _find_addresses(text: str, known: Mapping[str, list[str]], shown: str) -> list[str]:
     if text not in known:
+        known = {name: of for name, of in known.items() if ("@" in name) == ("@" in text)}
         some = f": {', '.join(list(known)[:SHOWN])}{', ...' if len(known) > SHOWN else ''}"
         raise SpecError(f"{shown}: {text} is not among the hosts{suggest(text, known, some, NEAR)}")
     return known[text]
