@@ -71,7 +71,7 @@ class Deadline:
 
 
 def boot(channel: Channel, name: str, booted: Boot, deadline: Deadline) -> None:
-    """Let `pslaunch.node` begin at the other end. Raises StartError, and closes the channel then."""
+    """Let `pslaunch.node` begin at the other end. Raises StartError; then the channel is closed."""
     writer = threading.Thread(target=_send, args=(channel.write_fd, booted.payload), daemon=True)
     writer.start()
     try:
@@ -81,7 +81,7 @@ def boot(channel: Channel, name: str, booted: Boot, deadline: Deadline) -> None:
     except (NoMarkerError, TimeoutError) as e:
         failed = e
     error = _make_start_error(name, failed, channel.wait(BOOT_END_S), channel)
-    channel.close()
+    channel.abort()
     writer.join(STDERR_S)  # bounded: a process left behind may hold the pipes open
     for fd in (channel.read_fd, channel.write_fd):
         os.close(fd)

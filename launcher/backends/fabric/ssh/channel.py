@@ -64,6 +64,10 @@ class Channel(ABC):
     def close(self) -> None:
         """Cut the line but leave the descriptors open. May be called twice, never raises."""
 
+    def abort(self) -> None:
+        """Do so at once, whatever the other end does."""
+        self.close()
+
 
 class ParamikoChannel(Channel):
     """A session of a paramiko connection, copied to and from two pipes by threads."""
@@ -129,6 +133,10 @@ class BinaryChannel(Channel):
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._process.terminate()
+
+    def abort(self) -> None:
+        with contextlib.suppress(OSError):
+            self._process.kill()
 
 
 def keep_tail(stream: IO[bytes], tail: Tail) -> threading.Thread:
