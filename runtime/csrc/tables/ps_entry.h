@@ -47,6 +47,8 @@ typedef struct ps_shrink {
     uint32_t unseen;
 } ps_shrink; /* the body of SHRINK too, as it is in memory */
 
+_Static_assert(sizeof(ps_shrink) == 12, "it is the body of SHRINK");
+
 /* Return the name of a rule; NULL for an unknown one. */
 const char *ps_entry_name(uint32_t rule);
 
