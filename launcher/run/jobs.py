@@ -194,6 +194,7 @@ def show_top(word: str, out: TextIO, *, as_json: bool = False, elsewhere: Elsewh
             earlier_s, cursor = 0.0, status["events"]
             head.follow(cursor)
             while not (head.done or left):
+                out.flush()
                 loop.run_once()
                 events, cursor = head.list_events(cursor)
                 for event in events:

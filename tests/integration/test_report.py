@@ -9,6 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pslaunch.cli import BROKEN_PIPE
 from pslaunch.node import codes
 from support.jobs import (
@@ -69,7 +71,10 @@ def test_report_of_an_ended_job_by_name_by_folder_and_after_a_later_one(workspac
     assert first not in ask("jobs") and not (workspace / "log/earlier" / first).exists()
 
 
-def test_job_of_a_terminal_is_watched_and_stopped_from_another_shell(workspace: Path) -> None:
+def test_job_of_a_terminal_is_watched_and_stopped_from_another_shell(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # lines of `top` must not wait for others
     with running(LocalPlace(1), workspace, *ALONE, "--env=HOLD=1", text=PROGRAM) as job:
         job.until(lambda events: any("cost" in e for e in events), "its cost")
         job_id = str(job.get_job()["job"])
