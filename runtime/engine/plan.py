@@ -124,7 +124,8 @@ class Plan:
             if isinstance(op, Lookup):
                 self._lookups.setdefault(op.value.params[0].name, []).append((op, own))
             self._nodes.append(_Node(i, op, own, needed[::-1]))
-            if isinstance(op, Concat) and len(value.shape) == 2 and value.has_batch:
+            # Sequences may differ in length, which only their arrays tell.
+            if isinstance(op, Concat) and len(value.shape) == 2 and value.has_batch and not value.is_sequence:
                 for k, place in enumerate(own):
                     self._settle(place, op, k, users)
         for found in self._lookups.values():
