@@ -90,6 +90,7 @@ class Caller:
         )
         secret = Path(settings.secret_file).read_bytes().strip() if settings.secret_file else b""
         self.incarnation = hello.incarnation
+        self.pushed: set[str] = set()  # dense objects whose part of the next step has begun
         self.cuts_next: int | None = None  # flags: trainer 0's next push asks for a cut after its step
         limit_s, stalls_s = settings.connect_timeout, (settings.stall_after, settings.stall_timeout)
         self._dialer = Dialer(self._shards, hello, secret, limit_s, self._core.attach, log)
@@ -227,8 +228,9 @@ class Caller:
         [n, dim] for these rows as they are after the push. Gradients of keys without a row that the table's
         entry rule does not admit are only counted. samples: of the batch that gave the gradients, for
         schedules of the learning rate. factor: of the learning rate of this step; synchronous: that of the
-        first trainer, in order, that pushes in the step. Returns the number of the call. Without `wait` it
-        only begins, and goes on in progress() and wait(); leave all arrays until it is done.
+        first trainer, in order, that pushes in the step. What push_early() has pushed is left out. Returns
+        the number of the call. Without `wait` it only begins, and goes on in progress() and wait(); leave all
+        arrays until it is done.
         """
         sparse, rows = sparse or {}, rows or {}
         dense, tables = self._dense.keys(), self._sparse.keys()
@@ -240,24 +242,57 @@ class Caller:
             raise ValueError(f"missing gradients: {sorted(dense - grads.keys())}; a step pushes all")
 
         def add() -> None:
-            core, name, cut = self._core, "", self.cuts_next
-            if cut is not None:
-                core.cut(False, cut)
-                self.cuts_next = None
+            left = {name: grad for name, grad in grads.items() if name not in self.pushed}
+            self._add_pushes(left, out, samples, factor)
+            name = ""
             try:
-                for name, i in self._dense.items():
-                    core.push(i, grads[name], out.get(name), samples, factor)
                 for name, i in self._sparse.items():
-                    core.push_rows(i, *(sparse.get(name) or _NO_ROWS), samples, factor)
+                    self._core.push_rows(i, *(sparse.get(name) or _NO_ROWS), samples, factor)
                 for name, own in rows.items():
-                    core.pull_rows(self._sparse[name], *own)
+                    self._core.pull_rows(self._sparse[name], *own)
             except (BufferError, TypeError, ValueError) as e:
-                self.cuts_next = cut
                 raise type(e)(f"{name}: {e}") from None
 
         with self._calls.alone:
-            self._calls.begun = True
-            return self._calls.carry_out(add) if wait else self._calls.begin(add, send=True)
+            call = self._begin_push(add, send=not wait)
+            early, self.pushed = self.pushed, set()
+            if wait:
+                self._calls.complete(0 if early else call)
+            return call
+
+    def push_early(
+        self, grads: Mapping[str, F32], out: Mapping[str, F32], samples: int = 0, factor: float = 1.0
+    ) -> None:
+        """Begin a synchronous step with the gradients of some dense objects; push_pull() does the rest.
+
+        Arguments as there. It waits for these objects too: leave the arrays until then.
+        """
+        with self._calls.alone:
+            self._begin_push(lambda: self._add_pushes(grads, out, samples, factor), send=True)
+            self.pushed |= grads.keys()
+
+    def _begin_push(self, add: Callable[[], object], *, send: bool) -> int:
+        """Begin a call with pushes, and with the cut that has to come before them."""
+
+        def add_all() -> None:
+            if self.cuts_next is not None:
+                self._core.cut(False, self.cuts_next)
+            add()
+            self.cuts_next = None
+
+        self._calls.begun = True
+        return self._calls.begin(add_all, send=send)
+
+    def _add_pushes(
+        self, grads: Mapping[str, F32], out: Mapping[str, F32], samples: int, factor: float
+    ) -> None:
+        name = ""
+        try:
+            for name, i in self._dense.items():
+                if name in grads:
+                    self._core.push(i, grads[name], out.get(name), samples, factor)
+        except (BufferError, TypeError, ValueError) as e:
+            raise type(e)(f"{name}: {e}") from None
 
     def ask(self, out: Mapping[str, F32], rows: Mapping[str, tuple[U64, F32]]) -> int:
         """Begin to read dense values and rows, after all pushes so far; return the number of the call."""

@@ -81,13 +81,7 @@ class CallRunner:
     def call(self, add: Callable[[], object]) -> None:
         """Let `add` add requests, and carry them out after those of an interrupted call."""
         with self.alone:
-            self.carry_out(add)
-
-    def carry_out(self, add: Callable[[], object]) -> int:
-        """Do what call() does, in `alone`; return the number of the call."""
-        call = self.begin(add)
-        self.complete(call)
-        return call
+            self.complete(self.begin(add))
 
     def begin(self, add: Callable[[], object], *, send: bool = False) -> int:
         """Let `add` add requests, after an interrupted call is complete; return the number of their call.

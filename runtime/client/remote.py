@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _core
 from ..engine.arrays import F32, U64
 from ..engine.keeping import describe_left_out, make_about, make_create
 from ..engine.kernel_numbers import Optim
@@ -28,12 +29,14 @@ from .caller import PULL_BYTES, Caller, Init
 from .snapshots import Snapshots
 
 PROGRESS_S = 5e-4
+EARLY_BYTES = 1 << 18  # of gradients that go out while others are computed; less is not worth a call
 
 
 class RemoteUpdater(Updater):
     """Trains with pservers through the client. Tables with sparse_update are stored only there."""
 
     reads_ahead = True
+    sends_early = True  # gradients of a step before all are computed
 
     def __init__(
         self,
@@ -54,6 +57,8 @@ class RemoteUpdater(Updater):
         self._asked: dict[str, tuple[U64, F32]] = {}  # keys, and arrays for the rows that `_call` brings
         self._call = self.row_waits = 0  # row_waits: times that a step or a test had to wait for rows
         self._progress_s = 0.0  # time of the next progress
+        self._early: frozenset[str] = frozenset()  # parameters whose gradients need not wait for others
+        self._complete: dict[str, F32] = {}  # gradients of this step that wait until there are EARLY_BYTES
 
     def start(self) -> None:
         if not self._started:
@@ -70,6 +75,8 @@ class RemoteUpdater(Updater):
         self._coming, self._asked = {}, {}
         self._parameters.attach(self._params.sparse, self._pull_rows)
         self._parameters.keeper = self
+        if self.sends_early and (self.watch is None or self.watch.only_warns):
+            self._early = self._params.choose_early()
 
     def _load(self) -> None:
         """Let pservers take what the parameters have loaded, before they have objects."""
@@ -142,11 +149,28 @@ class RemoteUpdater(Updater):
         self._mark()
         return {**found, **rest}
 
-    def progress(self) -> None:
+    def progress(self, samples: int, grads: Mapping[str, F32]) -> None:
+        """Send and receive what goes at once; from EARLY_BYTES on also gradients that are complete."""
+        if grads:
+            self._complete.update((name, own) for name, own in grads.items() if name in self._early)
+        if grads and sum(own.nbytes for own in self._complete.values()) >= EARLY_BYTES:
+            early, self._complete = self._complete, {}
+            if all(map(_core.is_finite, early.values())):  # else the watch wants the values as they were
+                if not self.client.pushed:
+                    self._note_step()
+                values = {name: self._parameters.get_array(name) for name in early}
+                self.client.push_early(early, values, samples, self._params.factor)
         now_s = time.monotonic()
         if now_s >= self._progress_s:  # operations may be shorter than the system call for it
             self._progress_s = now_s + PROGRESS_S
             self.client.progress()
+
+    def abandon(self) -> None:
+        """Complete a step of which pservers have a part, by gradients of 0: all trainers wait for it."""
+        self._complete = {}
+        if self.client.pushed:
+            values = self._get_dense()
+            self.client.push_pull({name: np.zeros_like(own) for name, own in values.items()}, values)
 
     def _mark(self) -> None:
         """Note which values the next gradients are computed from, at the begin of a step."""
@@ -184,7 +208,9 @@ class RemoteUpdater(Updater):
         grads, sparse = self._params.collect_grads(dense, sparse)
         pushed = {name: sparse[name] for name in self._params.sparse}
         asked = self._make_room(self._coming)
-        self._note_step()
+        self._complete = {}
+        if not self.client.pushed:
+            self._note_step()
         values, factor = self._get_dense(), self._params.factor
         self._call = self.client.push_pull(grads, values, pushed, asked, samples, factor)
         self._asked = asked  # an interrupted call gives no rows

@@ -53,6 +53,8 @@ class _Exchange:
 class GeoUpdater(RemoteUpdater):
     """Applies gradients to its own copy, and exchanges it every `k_steps` steps and at the end of a pass."""
 
+    sends_early = False
+
     def __init__(self, *args: Any, k_steps: int, trainers: int, **options: Any) -> None:
         super().__init__(*args, **options)
         self._k_steps, self._trainers = k_steps, trainers
@@ -126,7 +128,7 @@ class GeoUpdater(RemoteUpdater):
             keys, grad = sparse[name]
             rate = self._params.rules[name].find_rate(self._samples, self._passes, factor)
             rows.core.learn(rate, self._steps, keys, grad)
-        self.progress()
+        self.client.progress()
         if self._exchange is not None and self.client.is_done(self._exchange.call):
             self._end_exchange()
         if self._steps % self._k_steps == 0:

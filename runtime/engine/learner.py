@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
@@ -61,7 +62,12 @@ class Learner:
         values = {name: self._parameters.get_array(name) for name in batch.plan.dense}
         draw = Draw(seed=self._seed, trainer=self._trainer, step=self.steps)
         tables = updater.fetch(batch.keys, following.keys if following else {})
-        result = batch.plan.compute(batch, values, tables, draw, self.counts, updater.progress)
+        try:
+            between = functools.partial(updater.progress, batch.samples)
+            result = batch.plan.compute(batch, values, tables, draw, self.counts, between)
+        except BaseException:
+            updater.abandon()
+            raise
         if updater.watch is not None:
             result = updater.watch.check(result, batch, values, f"step {self.steps + 1}{place}")
         updater.update(result.dense, result.sparse, result.samples)

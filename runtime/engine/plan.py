@@ -25,6 +25,7 @@ from .ops.lookup import Lookup, find_tables
 
 Lookups = dict[str, list[tuple[Lookup, tuple[int, ...]]]]  # of each table, with the places of their inputs
 Choice = Mapping[Value, tuple[type[Op], tuple[Value, ...]]]
+Between = Callable[[Mapping[str, F32]], object]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,6 +154,11 @@ class Plan:
         self._early = [node for node in self._nodes if node.place in early and node not in self.data]
         self.trained = {c.name: c for node in reversed(backward) for c in node.op.value.params}
         self._backward = [node for node in backward if node.place not in self._settled]
+        last = {config.name: node.place for node in self._backward for config in node.op.value.params}
+        self._completes: dict[int, list[str]] = {}  # parameters whose gradients are complete after a node
+        for name in self.dense:
+            if name in last:
+                self._completes.setdefault(last[name], []).append(name)
         left_out = early | self._settled
         self._late = [node for node in self._nodes if node.place not in left_out and node not in self.data]
 
@@ -211,11 +217,13 @@ class Plan:
         tables: Mapping[str, F32],
         draw: Draw | None,
         counts: dict[str, Ids],
-        between: Callable[[], object] = lambda: None,
+        between: Between = lambda _: None,
     ) -> StepResult:
-        """Compute forward, and with `draw` backward, over a batch. Calls `between` between two operations.
+        """Compute forward, and with `draw` backward, over a batch.
 
-        params: the dense values by name. tables: rows of the batch's keys. counts: sums of metrics so far.
+        between: called after each operation, with the gradients of dense parameters that it has completed;
+        from then on nothing reads these values. params: the dense values by name. tables: rows of the
+        batch's keys. counts: sums of metrics so far.
         """
         step = Step(params=params, offsets=batch.offsets, counts=counts, draw=draw, threads=self._threads)
         before = _core.set_floats()  # a library may have set this thread's floats for its own speed
@@ -224,12 +232,12 @@ class Plan:
                 parts = [op.make_part(step, *[batch.results[i] for i in places]) for op, places in found]
                 _core.gather_rows(tables[table], batch.rows[table].index, parts, self._threads)
             self._run_forward(step, batch.results, between)
+            values = [np.array(batch.results[i], order="C") for i in self._targets]
             if draw is not None and self._loss >= 0:
                 self._run_backward(step, batch.results, between)
             sparse = self._sum_rows(step, batch)
         finally:
             _core.set_floats(before)
-        values = [np.array(batch.results[i], order="C") for i in self._targets]
         return StepResult(
             samples=batch.samples, values=values, errors=step.errors, dense=step.param_grads, sparse=sparse
         )
@@ -265,16 +273,16 @@ class Plan:
             sums[table] = rows[table].keys, sum_rows(rows[table], parts, self._threads)
         return sums
 
-    def _run_forward(self, step: Step, results: list[Array], between: Callable[[], object]) -> None:
+    def _run_forward(self, step: Step, results: list[Array], between: Between) -> None:
         for node in self._late:
             try:
                 found = node.op.forward(step, *[results[i] for i in node.inputs])
             except (ValueError, IndexError) as e:
                 raise ValueError(f"{node.op.value.name}: {e}") from None
             results[node.place] = np.asarray(found)  # numpy makes scalars of arrays without axes
-            between()
+            between({})
 
-    def _run_backward(self, step: Step, results: list[Array], between: Callable[[], object]) -> None:
+    def _run_backward(self, step: Step, results: list[Array], between: Between) -> None:
         # Of each value the gradients from its users, the last user's first.
         grads = {self._loss: [np.ones(results[self._loss].shape, dtype=np.float32)]}
         for node in self._backward:
@@ -287,7 +295,8 @@ class Plan:
                 own = found[k]
                 if own is not None:
                     grads.setdefault(i, []).append(own)
-            between()
+            names = self._completes.get(node.place)
+            between({name: step.param_grads[name] for name in names} if names else {})
 
 
 def _choose_ops(program: Graph, ends: Iterable[Value], *, trains: bool) -> Choice:

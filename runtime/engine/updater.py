@@ -40,6 +40,10 @@ class Watch:
         self._told: set[str] = set()
         self.steps = 0
 
+    @property
+    def only_warns(self) -> bool:
+        return self._rule == "warn"
+
     def check(
         self, result: StepResult, batch: BatchInput, values: Mapping[str, F32], place: str
     ) -> StepResult:
@@ -76,9 +80,10 @@ class Updater:
 
     1. `start` before a training, `fetch` for the rows of a step, `update` after it. 2. Every trainer of the
     job makes the same calls of start, end_pass and finish. 3. `progress`, called often while a step is
-    computed, sends and receives without waiting. 4. With `reads_ahead`, fetch gets the keys of the next step
-    too. update gets the samples of the batch. 5. After update and end_pass the arrays of the dense parameters
-    are current. 6. `finish` ends a successful training, `close` any.
+    computed, sends and receives without waiting: also gradients that are complete, and their new values.
+    `update` gets all gradients, or `abandon` says that the step has failed. 4. With `reads_ahead`, fetch gets
+    the keys of the next step too. Samples are those of the batch. 5. After update and end_pass the arrays of
+    the dense parameters are current. 6. `finish` ends a successful training, `close` any.
     """
 
     reads_ahead = False
@@ -88,7 +93,8 @@ class Updater:
 
     def start(self) -> None: ...
     def note_loaded(self) -> None: ...
-    def progress(self) -> None: ...
+    def progress(self, samples: int, grads: Mapping[str, F32]) -> None: ...
+    def abandon(self) -> None: ...
     def update(self, dense: Mapping[str, F32], sparse: Sparse, samples: int) -> None: ...
     def end_pass(self) -> None: ...
     def finish(self) -> None: ...
@@ -130,6 +136,12 @@ class ParamRules:
         return next(
             (rule.method for rule in self.rules.values() if any(rule.kernel.get_state_shape(1, 1)[:1])), ""
         )
+
+    def choose_early(self) -> frozenset[str]:
+        """Return the dense parameters whose gradients collect_grads() never changes."""
+        if self._optimizer.norm is not None:
+            return frozenset()
+        return frozenset(n for n in self.dense if n not in self._looked_up and not self.configs[n].is_running)
 
     def collect_grads(self, dense: Mapping[str, F32], sparse: Sparse) -> tuple[dict[str, F32], Sparse]:
         """Return a full gradient for each dense parameter, and those of rows, clipped by norm.

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pslaunch.runtime.client.caller import Caller
 from pslaunch.runtime.client.remote import RemoteUpdater
 from pslaunch.runtime.client.remote_async import AsyncUpdater
+from pslaunch.runtime.client.remote_geo import GeoUpdater
 from pslaunch.runtime.client.run import choose_updater
 from pslaunch.runtime.engine import optimizer
 from pslaunch.runtime.engine.arrays import F32
@@ -103,6 +104,7 @@ def test_late_pushes_are_dropped_as_the_rule_says(discard: int, turns: list[tupl
 
 CONFIGS = {
     "w": ParamConfig(name="w", rows=100, cols=50),
+    "v": ParamConfig(name="v", rows=3, cols=7),
     "e": ParamConfig(name="e", rows=64, cols=DIM, sparse=True),
 }
 PENDING = Strategy(mode="async", pending=1)
@@ -127,6 +129,15 @@ def update(
         yield made
 
 
+@pytest.fixture(autouse=True)
+def _send_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pslaunch.runtime.client.remote.EARLY_BYTES", 1)
+
+
+def make_dense(value: float) -> dict[str, F32]:
+    return {"w": np.full((100, 50), value, np.float32), "v": np.full((3, 7), value, np.float32)}
+
+
 def has_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
@@ -135,8 +146,10 @@ def take_step(updater: RemoteUpdater, keys: list[int], value: float) -> dict[str
     """One step whose gradients are all `value`; returns the rows."""
     own = np.array(sorted(set(keys)), np.uint64)
     rows = updater.fetch({"e": own}, {"e": own.copy()})
-    updater.progress()
-    dense = {"w": np.full((100, 50), value, np.float32)}
+    dense = make_dense(value)
+    updater.progress(1, {"w": dense["w"]})
+    waits = np.isnan(value) or isinstance(updater, AsyncUpdater | GeoUpdater)
+    assert updater.client.pushed == (set() if waits else {"w"})
     sparse = {"e": (own, np.full((len(own), DIM), value, np.float32))}
     result = StepResult(samples=1, values=[], errors=0, dense=dense, sparse=sparse)
     if np.isnan(value):
@@ -155,7 +168,7 @@ def test_every_gradient_is_in_the_final_values_once(strategy: Strategy) -> None:
     steps = rng.integers(0, 64, (2, 2, 100, 5)).tolist()
     at = (rng.integers(600, 60_000, CUTS) * rng.choice([-1, 1], CUTS)).tolist()
 
-    def train(t: int) -> tuple[F32, F32]:
+    def train(t: int) -> list[F32]:
         endpoints = [proxy.endpoint for proxy in proxies]
         with update(found, t, strategy, endpoints=endpoints) as updater:
             updater.start()
@@ -163,7 +176,7 @@ def test_every_gradient_is_in_the_final_values_once(strategy: Strategy) -> None:
                 for i, keys in enumerate(own):
                     take_step(updater, keys, float(i % 4 + t) if i % 5 else np.nan)  # nan: a step left out
                 updater.end_pass()
-            values = updater._parameters.get("w"), updater._parameters.get("e")
+            values = [updater._parameters.get(name) for name in ("w", "v", "e")]
             updater.finish()
             return values
 
@@ -175,11 +188,34 @@ def test_every_gradient_is_in_the_final_values_once(strategy: Strategy) -> None:
                 expected[0][sorted(set(keys))] -= share * (i % 4 + t)
                 expected = expected[0], expected[1] - share * (i % 4 + t)
     with cluster(2, trainers=2) as found, cutting(found.endpoints, at) as proxies:
-        for w, e in run_trainers(2, train):
+        for w, v, e in run_trainers(2, train):
             assert (w == expected[1]).all()
+            assert (v == expected[1]).all()
             np.testing.assert_array_equal(e, np.repeat(expected[0][:, None], DIM, axis=1))
         assert found.codes() == [0, 0]
         assert sum(proxy.cut for proxy in proxies) >= CUTS
+
+
+def test_a_step_that_fails_after_a_part_of_it_was_sent_is_completed_by_zeros() -> None:
+    def train(t: int) -> list[float]:
+        with update(found, t, Strategy()) as updater:
+            updater.start()
+            take_step(updater, [1], 1.0)
+            if t == 0:
+                updater.fetch({"e": KEYS}, {})
+                updater.progress(1, {"w": make_dense(4.0)["w"]})
+                updater.abandon()
+            else:
+                take_step(updater, [1], 2.0)
+            take_step(updater, [1], 8.0)
+            updater.end_pass()
+            values = [float(updater._parameters.get(name)[1, 0]) for name in ("w", "v", "e")]
+            updater.finish()
+            return values
+
+    with cluster(2, trainers=2) as found:
+        assert run_trainers(2, train) == [[-24.0, -20.0, -20.0]] * 2
+        assert found.codes() == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +235,7 @@ def test_a_trainer_goes_on_while_a_push_is_on_its_way(
     with cluster() as found, update(found, 0, strategy, log=lines.append) as updater:
 
         def learn() -> None:
-            updater.update({"w": np.ones((100, 50), np.float32)}, {"e": (own, np.ones_like(rows))}, 1)
+            updater.update(make_dense(1.0), {"e": (own, np.ones_like(rows))}, 1)
 
         updater.start()
         own = np.arange(4, dtype=np.uint64)
@@ -234,8 +270,7 @@ def test_rows_travel_while_the_step_before_is_computed(strategy: Strategy, age: 
             rows.append(float(updater.fetch({"e": own}, {"e": ahead})["e"].max()))
             while not updater.client.is_done(updater._call):
                 updater.client.progress()
-            grads = {"w": np.ones((100, 50), np.float32)}
-            updater.update(grads, {"e": (own, np.ones((4, DIM), np.float32))}, 1)
+            updater.update(make_dense(1.0), {"e": (own, np.ones((4, DIM), np.float32))}, 1)
         assert rows == [min(0, age - step) for step in range(100)]
         assert updater.row_waits == 1
         updater.end_pass()  # others may have changed rows: they are read anew
@@ -274,13 +309,13 @@ def test_a_push_after_a_sum_is_as_old_as_its_own_rows(monkeypatch: pytest.Monkey
             grads.update({"e": (own, np.ones_like(rows))})
 
         def learn() -> None:
-            updater.update({"w": np.ones((100, 50), np.float32)}, grads, 1)
+            updater.update(make_dense(1.0), grads, 1)
             updater.client.wait(calls[-1][0])  # the version of its values is known
 
         def push_beside(times: int) -> None:
             for _ in range(times):
-                rows, w = other.fetch({"e": own}, {})["e"], np.zeros((100, 50), np.float32)
-                other.client.push_pull({"w": w}, {"w": w.copy()}, {"e": (own, np.ones_like(rows))})
+                rows = other.fetch({"e": own}, {})["e"]
+                other.client.push_pull(make_dense(0.0), {}, {"e": (own, np.ones_like(rows))})
 
         run_trainers(2, lambda t: (updater, other)[t].start())
         with monkeypatch.context() as patch:

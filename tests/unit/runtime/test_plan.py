@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 from unittest import mock
@@ -57,6 +58,36 @@ def run_step(plan: Plan, feeds: Feeds, params: dict[str, F32], draw: Draw | None
     batch = plan.prepare(feeds)
     tables = {name: params[name][own] for name, own in batch.keys.items()}
     return plan.compute(batch, params, tables, draw, {})
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_gradients_are_complete_once_and_their_values_not_read_any_more(tied: bool) -> None:
+    """`between` spoils the values of each parameter whose gradient is complete."""
+    shared = paddle.attr.Param(name="shared") if tied else None
+    act = paddle.activation.Tanh()
+    hidden: Layer = make_vector("x", 4)
+    for name in ("a", "b", "c"):
+        hidden = paddle.layer.fc(input=hidden, size=4, act=act, name=name, param_attr=shared)
+    plan = make_plan(paddle.layer.square_error_cost(input=hidden, label=make_vector("t", 4)))
+    rng = np.random.default_rng(1)
+    params = {name: rng.standard_normal(c.shape).astype(np.float32) for name, c in plan.params.items()}
+    feeds = {name: rng.standard_normal((SAMPLES, 4)).astype(np.float32) for name in ("x", "t")}
+    expected = run_step(plan, feeds, params)
+    copies = {name: grad.copy() for name, grad in expected.dense.items()}
+    order: list[str] = []
+
+    def spoil(grads: Mapping[str, F32]) -> None:
+        for name, grad in grads.items():
+            order.append(name)
+            np.testing.assert_array_equal(grad, copies[name])
+            params[name][:] = np.nan
+
+    result = plan.compute(plan.prepare(feeds), params, {}, DRAW, {}, spoil)
+    assert sorted(order) == sorted(plan.dense)
+    assert order.index("shared" if tied else "_a.w0") > order.index("_b.wbias")
+    np.testing.assert_array_equal(result.values[0], expected.values[0])
+    for name, grad in result.dense.items():
+        np.testing.assert_array_equal(grad, copies[name])
 
 
 def find_cost(step: StepResult) -> float:
