@@ -109,6 +109,7 @@ class Plan:
         self._nodes: list[_Node] = []
         self._lookups: Lookups = {}
         self._settled: set[int] = set()  # places of lookups with nothing left to compute, and their views
+        self._paired: dict[tuple[str, str], str] = {}  # sequences that a value takes item by item
         learning: set[int] = set()  # places of values that depend on a parameter
         for i, (value, (cls, inputs)) in enumerate(choice.items()):
             own = tuple(places[one] for one in inputs)
@@ -119,6 +120,7 @@ class Plan:
             op.is_loss = value is loss
             items = [self._nodes[places[one]].op.sequence for one in inputs if one.is_sequence]
             op.sequence = value.name if value.op == "data" else "".join(items[:1])
+            self._paired.update(((one, items[0]), value.name) for one in items if one != items[0])
             if op.overwrites and users.count(own[0]) == 1:
                 before = self._nodes[own[0]].op
                 op.in_place = not (before.reads_result or before.is_view or before.value.op == "data")
@@ -202,6 +204,12 @@ class Plan:
                 samples = samples or size
                 if size != samples or size == 0:
                     raise ValueError(f"{value.name} has {size} samples, expected {samples or 'at least one'}")
+        for pair, name in self._paired.items():
+            lengths, others = (np.diff(offsets[one]) for one in pair)
+            if len(wrong := np.flatnonzero(lengths != others)):
+                at = wrong[0]
+                found = f"sample {at} of {pair[0]} has {lengths[at]} items, of {pair[1]} {others[at]}"
+                raise ValueError(f"{name}: {found}, but it takes both item by item")
         step = Step(params={}, offsets=offsets, counts={}, draw=None, threads=self._threads)
         for node in self._early:
             result = node.op.forward(step, *[results[i] for i in node.inputs])
