@@ -74,7 +74,7 @@ static bool overlap(const Py_buffer *a, const Py_buffer *b) {
     return from[0] < to[1] && from[1] < to[0];
 }
 
-int py_room(py_arrays *all, size_t n) {
+int py_room(py_call *all, size_t n) {
     all->of = PyMem_Calloc(n, sizeof *all->of);
     all->taken = PyMem_Calloc(n, sizeof *all->taken);
     if (all->of != NULL && all->taken != NULL) return 0;
@@ -83,7 +83,7 @@ int py_room(py_arrays *all, size_t n) {
 }
 
 /* Return the size that an axis of this letter must have: that of the first such one. */
-static Py_ssize_t fix_size(py_arrays *all, char letter, Py_ssize_t own) {
+static Py_ssize_t fix_size(py_call *all, char letter, Py_ssize_t own) {
     if (letter == '1') return 1;
     if (letter == '_') return own;
     unsigned at = (unsigned)(letter - 'a');
@@ -91,7 +91,7 @@ static Py_ssize_t fix_size(py_arrays *all, char letter, Py_ssize_t own) {
     return all->sizes[at];
 }
 
-static int check_shape(py_arrays *all, const Py_buffer *view, const py_want *want) {
+static int check_shape(py_call *all, const Py_buffer *view, const py_want *want) {
     bool whole = *want->shape == '*';
     const char *letters = want->shape + whole;
     int ndim = (int)strlen(letters);
@@ -113,7 +113,7 @@ static int check_shape(py_arrays *all, const Py_buffer *view, const py_want *wan
     return -1;
 }
 
-Py_buffer *py_take_as(py_arrays *all, PyObject *obj, const py_want *want) {
+Py_buffer *py_take_as(py_call *all, PyObject *obj, const py_want *want) {
     static const int flags[] = {PyBUF_C_CONTIGUOUS, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE,
                                 PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE, PyBUF_STRIDES,
                                 PyBUF_STRIDES | PyBUF_WRITABLE};
@@ -129,11 +129,11 @@ Py_buffer *py_take_as(py_arrays *all, PyObject *obj, const py_want *want) {
 }
 
 int py_take(PyObject *obj, void *arrays) {
-    py_arrays *all = arrays;
+    py_call *all = arrays;
     return py_take_as(all, obj, &all->wants[all->n]) != NULL;
 }
 
-PyObject *py_release(py_arrays *all) {
+PyObject *py_release(py_call *all) {
     while (all->n > 0) PyBuffer_Release(&all->of[--all->n]);
     if (all->of != all->few) {
         PyMem_Free(all->of);
@@ -143,7 +143,7 @@ PyObject *py_release(py_arrays *all) {
 }
 
 /* Parts, which may share memory, are many: others are compared with them, and what is written with all. */
-int py_need_apart(const py_arrays *all) {
+int py_need_apart(const py_call *all) {
     bool has_parts = all->n > 0 && all->taken[all->n - 1].access == PY_PART;
     for (int i = 0; i < all->n; i++) {
         py_access own = all->taken[i].access;
@@ -160,16 +160,16 @@ int py_need_apart(const py_arrays *all) {
     return 0;
 }
 
-PyObject *py_run(py_arrays *all, py_kernel *run, void *own) {
+PyObject *py_run(py_call *c, py_kernel *run) {
     ps_err err;
     int rc;
-    if (py_need_apart(all) < 0) return py_release(all);
+    if (py_need_apart(c) < 0) return py_release(c);
     Py_BEGIN_ALLOW_THREADS
     unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
-    rc = run(all, own, &err);
+    rc = run(c, &err);
     ps_floats_set(floats);
     Py_END_ALLOW_THREADS
-    py_release(all);
+    py_release(c);
     return rc == PS_OK ? Py_NewRef(Py_None) : py_raise(&err);
 }
 
@@ -180,6 +180,50 @@ int py_threads(PyObject *obj, void *threads) {
     if (n >= 1 && n <= INT_MAX) return 1;
     PyErr_Format(PyExc_ValueError, "threads=%ld: expected at least 1", n);
     return 0;
+}
+
+/* Converter: the name of an activation to a ps_act. */
+static int get_act(PyObject *name, void *act) {
+    static const char *const names[PS_ACTS] = {"sigmoid", "tanh", "relu", "softmax", "exp"};
+    for (int i = 0; i < PS_ACTS; i++)
+        if (PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, names[i]) == 0) {
+            *(ps_act *)act = (ps_act)i;
+            return 1;
+        }
+    PyErr_Format(PyExc_ValueError, "unknown activation %S", name);
+    return 0;
+}
+
+/* Read an argument of this form. 1, or 0 with an exception. */
+static int take_argument(py_call *c, char form, PyObject *obj) {
+    switch (form) {
+    case 'a':
+        return py_take(obj, c);
+    case 't':
+        return py_threads(obj, &c->threads);
+    case 'r':
+        return py_optim(obj, &c->rule);
+    case 'x':
+        return get_act(obj, &c->act);
+    case 'f':
+        c->rate = (float)PyFloat_AsDouble(obj);
+        return PyErr_Occurred() == NULL;
+    default:
+        c->number = PyLong_AsUnsignedLongLong(obj);
+        return PyErr_Occurred() == NULL;
+    }
+}
+
+PyObject *py_apply(PyObject *own, PyObject *args, const char *forms, const py_want *wants, py_kernel *run) {
+    py_call c = {.wants = wants, .own = own};
+    Py_ssize_t n = (Py_ssize_t)strcspn(forms, "=");
+    if (PyTuple_Size(args) != n) return PyErr_Format(PyExc_TypeError, "expected %zd arguments", n);
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!take_argument(&c, forms[i], PyTuple_GetItem(args, i))) return py_release(&c);
+    PyObject *none = py_run(&c, run);
+    if (none == NULL || forms[n] == '\0') return none;
+    Py_DECREF(none);
+    return forms[n + 1] == 'f' ? PyFloat_FromDouble(c.sum) : PyLong_FromSize_t(c.found);
 }
 
 int py_optim(PyObject *obj, void *optim) {

@@ -6,6 +6,7 @@
 #include <Python.h>
 
 #include "base/ps_err.h"
+#include "kernels/ps_act.h"
 #include "kernels/ps_optim.h"
 #include "tables/ps_schedule.h"
 
@@ -42,8 +43,9 @@ typedef struct py_want {
     py_access access;
 } py_want;
 
-/* Arrays that a call has borrowed, of[0..n). It begins with `wants`, if py_take() is to read them. */
-typedef struct py_arrays {
+/* A call's arrays, which it has borrowed, of[0..n), and its numbers. It begins with `wants`, if py_take() is
+ * to read arrays. */
+typedef struct py_call {
     const py_want *wants;
     Py_buffer *of; /* `few`, or as py_room() made them */
     py_want *taken;
@@ -52,35 +54,55 @@ typedef struct py_arrays {
     Py_ssize_t sizes[26];
     Py_buffer few[4];
     py_want few_taken[4];
-} py_arrays;
+    void *own; /* `self` of Python, or what the function needs beside */
+    unsigned threads;
+    unsigned long long number;
+    float rate;
+    ps_act act;
+    ps_optim rule;
+    size_t found;
+    double sum;
+} py_call;
 
 /* Return the size of the axes of a letter. */
-static inline size_t py_size(const py_arrays *all, char letter) {
+static inline size_t py_size(const py_call *all, char letter) {
     return (size_t)all->sizes[letter - 'a'];
 }
 
 /* Make room for n arrays, before the first is taken. -1 with MemoryError. */
-int py_room(py_arrays *all, size_t n);
+int py_room(py_call *all, size_t n);
 
 /* Borrow the next array. NULL with an exception. */
-Py_buffer *py_take_as(py_arrays *all, PyObject *obj, const py_want *want);
+Py_buffer *py_take_as(py_call *all, PyObject *obj, const py_want *want);
 
-/* Converter for "O&": borrow the next array of a py_arrays as its wants say; None is one without items. 1, or
+/* Converter for "O&": borrow the next array of a py_call as its wants say; None is one without items. 1, or
  * 0 with an exception. */
 int py_take(PyObject *obj, void *arrays);
 
 /* Release the arrays. NULL, to return with the exception that is set. */
-PyObject *py_release(py_arrays *all);
+PyObject *py_release(py_call *all);
 
 /* Return -1 with ValueError if an array that is written shares memory with another one; parts come last. */
-int py_need_apart(const py_arrays *all);
+int py_need_apart(const py_call *all);
 
-/* A kernel: computes with the arrays of a call, and with its own arguments. */
-typedef int py_kernel(const py_arrays *all, void *own, ps_err *err);
+/* A kernel: computes with the arguments of a call. */
+typedef int py_kernel(py_call *c, ps_err *err);
 
 /* Run a kernel, if the arrays are apart, without the interpreter and in IEEE mode; release them. None, or
  * NULL with an exception. */
-PyObject *py_run(py_arrays *all, py_kernel *run, void *own);
+PyObject *py_run(py_call *c, py_kernel *run);
+
+/* Run a kernel with arguments of these forms: 'a' the next of the wanted arrays, 't' threads, 'k' a number,
+ * 'f' a rate, 'r' a rule, 'x' an activation. After '=' the result, if it is not None: 'k' what was found, 'f'
+ * the sum. NULL with an exception. */
+PyObject *py_apply(PyObject *own, PyObject *args, const char *forms, const py_want *wants, py_kernel *run);
+
+/* A function of Python that runs a kernel. */
+#define PY_FUNCTION(name, run, forms, ...)                 \
+    static PyObject *name(PyObject *own, PyObject *args) { \
+        static const py_want wants[] = {__VA_ARGS__};      \
+        return py_apply(own, args, forms, wants, run);     \
+    }
 
 /* Converter for "O&": a number of threads, at least 1, to an unsigned. 1, or 0 with an exception. */
 int py_threads(PyObject *obj, void *threads);

@@ -178,7 +178,7 @@ static PyObject *read_items(PyObject *Py_UNUSED(self), PyObject *args) {
     Py_ssize_t place, half = -1;
     unsigned long long start;
     const int64_t *offsets = NULL;
-    py_arrays all = {0};
+    py_call all = {0};
     if (!PyArg_ParseTuple(args, "OniKOO|n", &samples, &place, &kind, &start, &out, &starts, &half))
         return NULL;
     bool ids = kind != PY_COLUMN_FLOATS;

@@ -6,78 +6,52 @@
 #include "tables/ps_schedule.h"
 #include "bindings/py_args.h"
 
-/* A step by a rule. */
-typedef struct step {
-    ps_optim rule;
-    unsigned long long number;
-} step;
-
-static int run_optim(const py_arrays *all, void *own, ps_err *Py_UNUSED(err)) {
-    const step *s = own;
-    float *value = all->of[0].buf, *slots = all->of[1].buf;
-    size_t n = py_size(all, 'n');
-    ps_rate rate = ps_optim_rate(&s->rule, s->number);
-    ps_optim_apply(&s->rule, rate, value, slots, n, all->of[2].buf, n);
-    ps_optim_finish(&s->rule, rate, value, slots, n);
+static int run_optim(py_call *c, ps_err *err) {
+    float *value = c->of[0].buf, *slots = c->of[1].buf;
+    size_t n = py_size(c, 'n'), floats = ps_optim_state(c->rule.method, n), given = py_items(&c->of[1]);
+    if (ps_optim_check(&c->rule, err) < 0) return PS_EINVAL;
+    if (given != floats)
+        return ps_fail(err, PS_EINVAL, 0, "slots has %zu items, but value with this method needs %zu", given,
+                       floats);
+    ps_rate rate = ps_optim_rate(&c->rule, c->number);
+    ps_optim_apply(&c->rule, rate, value, slots, n, c->of[2].buf, n);
+    ps_optim_finish(&c->rule, rate, value, slots, n);
     return PS_OK;
 }
 
-static PyObject *apply_optim(PyObject *Py_UNUSED(self), PyObject *args) {
-    static const py_want wants[] = {{"value", PY_F32, "*n", PY_WRITE},
-                                    {"slots", PY_F32, NULL, PY_WRITE_OR_NONE},
-                                    {"grad", PY_F32, "*n", PY_READ}};
-    step own = {0};
-    ps_err err;
-    py_arrays all = {.wants = wants};
-    if (!PyArg_ParseTuple(args, "O&KO&O&O&", py_optim, &own.rule, &own.number, py_take, &all, py_take, &all,
-                          py_take, &all))
-        return py_release(&all);
-    size_t floats = ps_optim_state(own.rule.method, py_size(&all, 'n'));
-    if (ps_optim_check(&own.rule, &err) < 0) py_raise(&err);
-    else if (py_need_items(&all.of[1], floats, "slots", "value with this method") == 0)
-        return py_run(&all, run_optim, &own);
-    return py_release(&all);
-}
+PY_FUNCTION(apply_optim, run_optim, "rkaaa", {"value", PY_F32, "*n", PY_WRITE},
+            {"slots", PY_F32, NULL, PY_WRITE_OR_NONE}, {"grad", PY_F32, "*n", PY_READ})
 
-static int run_add(const py_arrays *all, void *Py_UNUSED(own), ps_err *Py_UNUSED(err)) {
-    ps_add(all->of[0].buf, all->of[1].buf, py_size(all, 'n'));
+static int run_add(py_call *c, ps_err *Py_UNUSED(err)) {
+    ps_add(c->of[0].buf, c->of[1].buf, py_size(c, 'n'));
     return PS_OK;
 }
 
-static PyObject *add(PyObject *Py_UNUSED(self), PyObject *args) {
-    static const py_want wants[] = {{"acc", PY_F32, "*n", PY_WRITE}, {"g", PY_F32, "*n", PY_READ}};
-    py_arrays all = {.wants = wants};
-    if (!PyArg_ParseTuple(args, "O&O&", py_take, &all, py_take, &all)) return py_release(&all);
-    return py_run(&all, run_add, NULL);
+PY_FUNCTION(add, run_add, "aa", {"acc", PY_F32, "*n", PY_WRITE}, {"g", PY_F32, "*n", PY_READ})
+
+static int run_squares(py_call *c, ps_err *Py_UNUSED(err)) {
+    c->sum = ps_squares(c->of->buf, py_items(c->of));
+    return PS_OK;
 }
 
-static PyObject *sum_squares(PyObject *Py_UNUSED(self), PyObject *arg) {
-    static const py_want wants[] = {{"values", PY_F32, NULL, PY_READ}};
-    py_arrays all = {.wants = wants};
-    if (!py_take(arg, &all)) return py_release(&all);
-    double sum;
-    Py_BEGIN_ALLOW_THREADS
-    sum = ps_squares(all.of->buf, py_items(all.of));
-    Py_END_ALLOW_THREADS
-    py_release(&all);
-    return PyFloat_FromDouble(sum);
-}
+PY_FUNCTION(sum_squares, run_squares, "a=f", {"values", PY_F32, NULL, PY_READ})
 
 static PyObject *is_finite(PyObject *Py_UNUSED(self), PyObject *arg) {
     static const py_want wants[] = {{"values", PY_F32, NULL, PY_READ}};
-    py_arrays all = {.wants = wants};
+    py_call all = {.wants = wants};
     if (!py_take(arg, &all)) return py_release(&all);
     bool finite = ps_finite(all.of->buf, py_items(all.of)); /* at the speed of memory: the GIL is kept */
     py_release(&all);
     return PyBool_FromLong(finite);
 }
 
-static int run_init(const py_arrays *all, void *init, ps_err *err) {
+static int run_init(py_call *c, ps_err *err) {
+    const ps_init *init = c->own;
     if (ps_init_check(init, err) < 0) return PS_EINVAL;
-    float *out = all->of[0].buf;
-    const uint64_t *keys = all->of[1].buf;
-    size_t dim = py_size(all, 'd');
-    for (size_t i = 0; i < py_size(all, 'n'); i++) ps_init_row(init, keys[i], out + i * dim, dim);
+    float *out = c->of[0].buf;
+    const uint64_t *keys = c->of[1].buf;
+    size_t dim = py_size(c, 'd');
+    for (size_t i = 0; i < py_size(c, 'n'); i++) ps_init_row(init, keys[i], out + i * dim, dim);
     return PS_OK;
 }
 
@@ -85,12 +59,12 @@ static PyObject *init_rows(PyObject *Py_UNUSED(self), PyObject *args) {
     static const py_want wants[] = {{"out", PY_F32, "nd", PY_WRITE}, {"keys", PY_U64, "n", PY_READ}};
     unsigned long long seed, table;
     ps_init init;
-    py_arrays all = {.wants = wants};
-    if (!PyArg_ParseTuple(args, "O&O&KKIff", py_take, &all, py_take, &all, &seed, &table, &init.kind,
-                          &init.mean, &init.std))
-        return py_release(&all);
+    py_call c = {.wants = wants, .own = &init};
+    if (!PyArg_ParseTuple(args, "O&O&KKIff", py_take, &c, py_take, &c, &seed, &table, &init.kind, &init.mean,
+                          &init.std))
+        return py_release(&c);
     init.seed = seed, init.table = table;
-    return py_run(&all, run_init, &init);
+    return py_run(&c, run_init);
 }
 
 static PyObject *hash_name(PyObject *Py_UNUSED(self), PyObject *arg) {
@@ -151,7 +125,7 @@ static PyObject *get_features(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unu
 PyMethodDef ps_kernels_methods[] = {
     {"apply_optim", apply_optim, METH_VARARGS, "Apply one optimizer step to value, in place."},
     {"add", add, METH_VARARGS, "Add g to acc in place."},
-    {"sum_squares", sum_squares, METH_O, "Return the sum of the squares of an array."},
+    {"sum_squares", sum_squares, METH_VARARGS, "Return the sum of the squares of an array."},
     {"is_finite", is_finite, METH_O, "Return True if no value of an array is NaN or infinite."},
     {"set_floats", set_floats, METH_VARARGS, "Set this thread's treatment of floats; return the one before."},
     {"list_methods", list_methods, METH_NOARGS, "Return name, slots and numbers of each optimizer."},

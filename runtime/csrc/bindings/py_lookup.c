@@ -5,7 +5,7 @@
 #include "bindings/py_args.h"
 
 /* Read the tuple of a table: rows, ids. */
-static int get_table(PyObject *table, ps_lookup *l, py_arrays *all) {
+static int get_table(PyObject *table, ps_lookup *l, py_call *all) {
     unsigned long long rows;
     PyObject *ids;
     if (py_need_tuple(table, "tables: expected tuples of rows and ids") < 0) return -1;
@@ -49,7 +49,7 @@ static PyObject *find_rows(PyObject *Py_UNUSED(self), PyObject *args) {
     int rc;
     unsigned threads;
     ps_err err;
-    py_arrays all = {.wants = wants};
+    py_call all = {.wants = wants};
     if (!PyArg_ParseTuple(args, "O!OOO&", &PyList_Type, &tables, &keys, &index, py_threads, &threads))
         return NULL;
     size_t n = (size_t)PyList_Size(tables);
@@ -87,7 +87,7 @@ typedef struct move {
 
 /* Read the rest of a part of bags: offsets, weights or None, and the place of a blank id. -1 with an
  * exception. */
-static int take_bags(py_arrays *all, PyObject *offsets, PyObject *weights, part *p) {
+static int take_bags(py_call *all, PyObject *offsets, PyObject *weights, part *p) {
     const Py_buffer *view = py_take_as(all, offsets, &(py_want){"offsets", PY_I64, "_", PY_READ});
     if (view == NULL) return -1;
     p->bags = (ps_bags){.offsets = view->buf, .n = py_items(view) - 1};
@@ -104,7 +104,7 @@ static int take_bags(py_arrays *all, PyObject *offsets, PyObject *weights, part 
 
 /* Borrow the arrays of a part: dense rows at any distance from each other, or a tuple of them with those of
  * bags. -1 with an exception. */
-static int take_part(py_arrays *all, PyObject *obj, py_access access, part *p) {
+static int take_part(py_call *all, PyObject *obj, py_access access, part *p) {
     PyObject *offsets = NULL, *weights;
     p->blank = -1;
     if (PyTuple_Check(obj) && !PyArg_ParseTuple(obj, "OOOn", &obj, &offsets, &weights, &p->blank)) return -1;
@@ -121,8 +121,8 @@ static int take_part(py_arrays *all, PyObject *obj, py_access access, part *p) {
 }
 
 /* Move each part's rows, the first by the first ones of the index. */
-static int move_parts(const py_arrays *all, void *own, ps_err *err) {
-    const move *m = own;
+static int move_parts(py_call *all, ps_err *err) {
+    const move *m = all->own;
     float *table = all->of[0].buf;
     const int64_t *index = all->of[1].buf;
     size_t rows = (size_t)all->of[0].shape[0], dim = py_size(all, 'd');
@@ -140,7 +140,7 @@ static int move_parts(const py_arrays *all, void *own, ps_err *err) {
 }
 
 /* Borrow the arrays of all parts, and check that the index has their ids. -1 with an exception. */
-static int take_parts(py_arrays *all, PyObject *list, Py_ssize_t n, move *m) {
+static int take_parts(py_call *all, PyObject *list, Py_ssize_t n, move *m) {
     size_t ids = 0;
     for (; m->n < n && m->n < PyList_Size(list); ids += m->parts[m->n++].n)
         if (take_part(all, PyList_GetItem(list, m->n), m->sums ? PY_STRIDED : PY_PART, &m->parts[m->n]) < 0)
@@ -155,7 +155,7 @@ static PyObject *move_rows(PyObject *args, bool sums) {
                              {"index", PY_I64, "_", PY_READ}};
     PyObject *table, *index, *parts, *result = NULL;
     move own = {.sums = sums};
-    py_arrays all = {.wants = wants};
+    py_call all = {.wants = wants, .own = &own};
     if (!PyArg_ParseTuple(args, "OOO!O&", &table, &index, &PyList_Type, &parts, py_threads, &own.threads))
         return NULL;
     Py_ssize_t n = PyList_Size(parts);
@@ -164,7 +164,7 @@ static PyObject *move_rows(PyObject *args, bool sums) {
     if (py_room(&all, 3 * (size_t)n + 2) < 0 || !py_take(table, &all) || !py_take(index, &all) ||
         take_parts(&all, parts, n, &own) < 0)
         py_release(&all);
-    else result = py_run(&all, move_parts, &own);
+    else result = py_run(&all, move_parts);
     PyMem_Free(own.parts);
     return result;
 }

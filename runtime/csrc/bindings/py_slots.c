@@ -125,7 +125,7 @@ static PyObject *read_slots(PyObject *Py_UNUSED(self), PyObject *args) {
     PyObject *lines, *memories = NULL, *result = NULL;
     const char *kinds;
     Py_ssize_t slots;
-    py_arrays all = {.wants = wants};
+    py_call all = {.wants = wants};
     column *columns = NULL;
     if (!PyArg_ParseTuple(args, "O!y#O&O&O&", &PyList_Type, &lines, &kinds, &slots, py_take, &all, py_take,
                           &all, py_take, &all))

@@ -16,163 +16,114 @@ typedef struct table {
     pthread_mutex_t lock; /* calls run without the GIL */
 } table;
 
-/* A call of the core: its own arguments, and what it found. */
-typedef struct call {
-    table *table;
-    int (*run)(struct call *c, const py_arrays *all, ps_err *err);
-    unsigned long long step;
-    float rate;
-    uint32_t number;
-    size_t found;
-} call;
+/* A method that runs a kernel, while no other one uses the table. */
+#define METHOD(name, forms, ...)                          \
+    static int lock_and_##name(py_call *c, ps_err *err) { \
+        pthread_mutex_lock(&((table *)c->own)->lock);     \
+        int rc = run_##name(c, err);                      \
+        pthread_mutex_unlock(&((table *)c->own)->lock);   \
+        return rc;                                        \
+    }                                                     \
+    PY_FUNCTION(table_##name, lock_and_##name, forms, __VA_ARGS__)
 
-static int run_locked(const py_arrays *all, void *own, ps_err *err) {
-    call *c = own;
-    pthread_mutex_lock(&c->table->lock);
-    int rc = c->run(c, all, err);
-    pthread_mutex_unlock(&c->table->lock);
-    return rc;
+/* Check that the second array, [n, d], has rows of so many floats. PS_OK or PS_EINVAL. */
+static int check_width(const py_call *c, size_t floats, ps_err *err) {
+    if (py_size(c, 'd') == floats) return PS_OK;
+    return ps_fail(err, PS_EINVAL, 0, "%s has rows of %zu floats, the table needs %zu", c->taken[1].name,
+                   py_size(c, 'd'), floats);
 }
 
-/* Run a call whose rows, the array of the letter d, need so many floats. None, or NULL with an exception. */
-static PyObject *run(call *c, py_arrays *all, size_t floats) {
-    if (floats == 0 || py_size(all, 'd') == floats) return py_run(all, run_locked, c);
-    PyErr_Format(PyExc_ValueError, "%s has rows of %zu floats, the table needs %zu", all->taken[1].name,
-                 py_size(all, 'd'), floats);
-    return py_release(all);
-}
-
-static int run_read(call *c, const py_arrays *all, ps_err *Py_UNUSED(err)) {
-    ps_sparse_look_up(c->table->core, all->of[0].buf, py_size(all, 'n'), all->of[1].buf);
+static int run_read(py_call *c, ps_err *err) {
+    const table *t = c->own;
+    if (check_width(c, t->dim, err) < 0) return PS_EINVAL;
+    ps_sparse_look_up(t->core, c->of[0].buf, py_size(c, 'n'), c->of[1].buf);
     return PS_OK;
 }
 
-static PyObject *table_read(PyObject *obj, PyObject *args) {
-    static const py_want wants[] = {{"keys", PY_U64, "n", PY_READ}, {"out", PY_F32, "nd", PY_WRITE}};
-    call c = {.table = (table *)obj, .run = run_read};
-    py_arrays all = {.wants = wants};
-    if (!PyArg_ParseTuple(args, "O&O&", py_take, &all, py_take, &all)) return py_release(&all);
-    return run(&c, &all, c.table->dim);
-}
+METHOD(read, "aa", {"keys", PY_U64, "n", PY_READ}, {"out", PY_F32, "nd", PY_WRITE})
 
-static int run_missing(call *c, const py_arrays *all, ps_err *Py_UNUSED(err)) {
-    c->found = ps_sparse_missing(c->table->core, all->of[0].buf, py_size(all, 'n'), all->of[1].buf);
+static int run_find_missing(py_call *c, ps_err *Py_UNUSED(err)) {
+    const table *t = c->own;
+    c->found = ps_sparse_missing(t->core, c->of[0].buf, py_size(c, 'n'), c->of[1].buf);
     return PS_OK;
 }
 
-static PyObject *table_find_missing(PyObject *obj, PyObject *args) {
-    static const py_want wants[] = {{"keys", PY_U64, "n", PY_READ}, {"sorted", PY_U64, "n", PY_WRITE}};
-    call c = {.table = (table *)obj, .run = run_missing};
-    py_arrays all = {.wants = wants};
-    if (!PyArg_ParseTuple(args, "O&O&", py_take, &all, py_take, &all)) return py_release(&all);
-    PyObject *none = run(&c, &all, 0);
-    Py_XDECREF(none);
-    return none == NULL ? NULL : PyLong_FromSize_t(c.found);
-}
+METHOD(find_missing, "aa=k", {"keys", PY_U64, "n", PY_READ}, {"sorted", PY_U64, "n", PY_WRITE})
 
-static int run_changes(call *c, const py_arrays *all, ps_err *Py_UNUSED(err)) {
-    ps_sparse_changes(c->table->core, c->rate, py_size(all, 'n'), all->of[0].buf, all->of[1].buf);
+static int run_read_changes(py_call *c, ps_err *err) {
+    const table *t = c->own;
+    if (check_width(c, t->dim, err) < 0) return PS_EINVAL;
+    ps_sparse_changes(t->core, c->rate, py_size(c, 'n'), c->of[0].buf, c->of[1].buf);
     return PS_OK;
 }
 
-static PyObject *table_read_changes(PyObject *obj, PyObject *args) {
-    static const py_want wants[] = {{"keys", PY_U64, "n", PY_WRITE}, {"out", PY_F32, "nd", PY_WRITE}};
-    call c = {.table = (table *)obj, .run = run_changes};
-    py_arrays all = {.wants = wants};
-    if (!PyArg_ParseTuple(args, "fO&O&", &c.rate, py_take, &all, py_take, &all)) return py_release(&all);
-    return run(&c, &all, c.table->dim);
-}
+METHOD(read_changes, "faa", {"keys", PY_U64, "n", PY_WRITE}, {"out", PY_F32, "nd", PY_WRITE})
 
-/* Check rows [n, dim] or [n, dim + rest] and counts [n, 3], where they have no items none. -1 with
- * ValueError. */
-static int check_rows(const table *t, const py_arrays *all) {
-    size_t n = py_size(all, 'n'), rows = py_items(&all->of[1]), counts = py_items(&all->of[2]);
+/* Rows are [n, dim] or [n, dim + rest] and counts [n, 3], where they have no items none. */
+static int run_load(py_call *c, ps_err *err) {
+    const table *t = c->own;
+    const Py_buffer *of = c->of;
+    size_t n = py_size(c, 'n'), rows = py_items(&of[1]), counts = py_items(&of[2]);
+    size_t width = n == 0 ? 0 : rows / n;
     bool waiting = rows == 0 && n > 0;
     if (waiting ? !ps_entry_waits(&t->entry) : rows != n * t->dim && rows != n * (t->dim + t->rest))
-        PyErr_Format(PyExc_ValueError, "rows has %zu items, which %zu keys of this table can't have", rows,
-                     n);
-    else if (counts != 0 ? t->entry.rule == PS_ENTRY_ANY || counts != n * COUNTS : waiting)
-        PyErr_Format(PyExc_ValueError, "counts has %zu items, which %zu keys of this table can't have",
-                     counts, n);
-    else return 0;
-    return -1;
+        return ps_fail(err, PS_EINVAL, 0, "rows has %zu items, which %zu keys of this table can't have", rows,
+                       n);
+    if (counts != 0 ? t->entry.rule == PS_ENTRY_ANY || counts != n * COUNTS : waiting)
+        return ps_fail(err, PS_EINVAL, 0, "counts has %zu items, which %zu keys of this table can't have",
+                       counts, n);
+    return ps_sparse_load(t->core, of[0].buf, width == 0 ? NULL : of[1].buf, width,
+                          counts == 0 ? NULL : of[2].buf, n, err);
 }
 
-static int run_load(call *c, const py_arrays *all, ps_err *err) {
-    const Py_buffer *of = all->of;
-    size_t n = py_size(all, 'n'), width = n == 0 ? 0 : py_items(&of[1]) / n;
-    const ps_counts *counts = py_items(&of[2]) == 0 ? NULL : of[2].buf;
-    return ps_sparse_load(c->table->core, of[0].buf, width == 0 ? NULL : of[1].buf, width, counts, n, err);
+METHOD(load, "aaa", {"keys", PY_U64, "n", PY_READ}, {"rows", PY_F32, NULL, PY_READ},
+       {"counts", PY_F32, NULL, PY_READ})
+
+static int run_learn(py_call *c, ps_err *err) {
+    const table *t = c->own;
+    const Py_buffer *of = c->of;
+    size_t n = py_size(c, 'n'), width = t->dim + ps_entry_extra(&t->entry);
+    if (check_width(c, width, err) < 0 ||
+        ps_entry_check_rows(&t->entry, of[0].buf, of[1].buf, width, n, err) < 0)
+        return PS_EINVAL;
+    ps_sparse_begin(t->core, c->rate, c->number);
+    return ps_sparse_learn(t->core, c->number, of[0].buf, of[1].buf, n, err);
 }
 
-static PyObject *table_load(PyObject *obj, PyObject *args) {
-    static const py_want wants[] = {
-        {"keys", PY_U64, "n", PY_READ}, {"rows", PY_F32, NULL, PY_READ}, {"counts", PY_F32, NULL, PY_READ}};
-    call c = {.table = (table *)obj, .run = run_load};
-    py_arrays all = {.wants = wants};
-    if (!PyArg_ParseTuple(args, "O&O&O&", py_take, &all, py_take, &all, py_take, &all) ||
-        check_rows(c.table, &all) < 0)
-        return py_release(&all);
-    return run(&c, &all, 0);
+METHOD(learn, "fkaa", {"keys", PY_U64, "n", PY_READ}, {"grads", PY_F32, "nd", PY_READ})
+
+/* Check that an array has n items. PS_OK or PS_EINVAL. */
+static int check_items(const Py_buffer *view, size_t n, const char *name, ps_err *err) {
+    if (py_items(view) == n) return PS_OK;
+    return ps_fail(err, PS_EINVAL, 0, "%s has %zu items, but the table needs %zu", name, py_items(view), n);
 }
 
-static int run_learn(call *c, const py_arrays *all, ps_err *err) {
-    ps_sparse *t = c->table->core;
-    const Py_buffer *of = all->of;
-    int rc = ps_entry_check_rows(&c->table->entry, of[0].buf, of[1].buf, py_size(all, 'd'), py_size(all, 'n'),
-                                 err);
-    ps_sparse_begin(t, c->rate, c->step);
-    return rc < 0 ? rc : ps_sparse_learn(t, c->step, of[0].buf, of[1].buf, py_size(all, 'n'), err);
-}
-
-static PyObject *table_learn(PyObject *obj, PyObject *args) {
-    static const py_want wants[] = {{"keys", PY_U64, "n", PY_READ}, {"grads", PY_F32, "nd", PY_READ}};
-    call c = {.table = (table *)obj, .run = run_learn};
-    py_arrays all = {.wants = wants};
-    if (!PyArg_ParseTuple(args, "fKO&O&", &c.rate, &c.step, py_take, &all, py_take, &all))
-        return py_release(&all);
-    return run(&c, &all, c.table->dim + ps_entry_extra(&c.table->entry));
-}
-
-static int run_copy(call *c, const py_arrays *all, ps_err *Py_UNUSED(err)) {
-    const table *t = c->table;
-    uint64_t *keys = all->of[0].buf;
-    float *values = all->of[1].buf, *rest = all->of[2].buf;
-    ps_counts *counts = py_items(&all->of[3]) == 0 ? NULL : all->of[3].buf;
-    bool waiting = py_items(&all->of[1]) == 0;
+static int run_copy(py_call *c, ps_err *err) {
+    const table *t = c->own;
+    uint64_t *keys = c->of[0].buf;
+    float *values = c->of[1].buf, *rest = c->of[2].buf;
+    size_t n = py_size(c, 'n'), counted = t->entry.rule == PS_ENTRY_ANY ? 0 : n * COUNTS;
+    bool waiting = py_items(&c->of[1]) == 0;
+    ps_counts *counts = py_items(&c->of[3]) == 0 ? NULL : c->of[3].buf;
+    if ((!waiting && check_items(&c->of[1], n * t->dim, "values", err) < 0) ||
+        check_items(&c->of[2], waiting ? 0 : n * t->rest, "rest", err) < 0 ||
+        (counts != NULL && check_items(&c->of[3], counted, "counts", err) < 0))
+        return PS_EINVAL;
+    uint32_t number = (uint32_t)c->number;
     ps_row row;
-    for (size_t i = 0; i < py_size(all, 'n') && ps_sparse_kept(t->core, waiting, false, &c->number, &row);
-         i++) {
+    for (size_t i = 0; i < n && ps_sparse_kept(t->core, waiting, false, &number, &row); i++) {
         memcpy(keys + i, row.key, sizeof *keys);
         if (counts != NULL) counts[i] = *row.counts;
         if (waiting) continue;
         memcpy(values + i * t->dim, row.values, t->dim * sizeof *values);
         memcpy(rest + i * t->rest, row.values + t->dim, t->rest * sizeof *rest);
     }
+    c->found = number;
     return PS_OK;
 }
 
-static PyObject *table_copy(PyObject *obj, PyObject *args) {
-    static const py_want wants[] = {{"keys", PY_U64, "n", PY_WRITE},
-                                    {"values", PY_F32, NULL, PY_WRITE},
-                                    {"rest", PY_F32, NULL, PY_WRITE},
-                                    {"counts", PY_F32, NULL, PY_WRITE}};
-    call c = {.table = (table *)obj, .run = run_copy};
-    py_arrays all = {.wants = wants};
-    if (!PyArg_ParseTuple(args, "IO&O&O&O&", &c.number, py_take, &all, py_take, &all, py_take, &all, py_take,
-                          &all))
-        return py_release(&all);
-    size_t n = py_size(&all, 'n'), rows = py_items(&all.of[1]) == 0 ? 0 : n;
-    size_t ruled = c.table->entry.rule != PS_ENTRY_ANY;
-    const Py_buffer *counts = &all.of[3];
-    if (py_need_items(&all.of[1], rows * c.table->dim, "values", "the table") < 0 ||
-        py_need_items(&all.of[2], rows * c.table->rest, "rest", "the table") < 0 ||
-        (py_items(counts) != 0 && py_need_items(counts, ruled * n * COUNTS, "counts", "the table") < 0))
-        return py_release(&all);
-    PyObject *none = run(&c, &all, 0);
-    Py_XDECREF(none);
-    return none == NULL ? NULL : PyLong_FromUnsignedLong(c.number);
-}
+METHOD(copy, "kaaaa=k", {"keys", PY_U64, "n", PY_WRITE}, {"values", PY_F32, NULL, PY_WRITE},
+       {"rest", PY_F32, NULL, PY_WRITE}, {"counts", PY_F32, NULL, PY_WRITE})
 
 static PyObject *table_clear(PyObject *obj, PyObject *Py_UNUSED(none)) {
     table *self = (table *)obj;
