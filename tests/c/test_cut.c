@@ -292,7 +292,8 @@ static void push_messages(world *w) {
         CHECK(ps_client_sparse(w->clients[t], &spec, 0, 1, &id, &err) == PS_OK);
     run_all(w, 0);
     for (int i = 0; i < 3; i++) {
-        CHECK(ps_client_push_rows(w->clients[0], id, &(ps_batch){1, 1}, keys, rows[0], KEYS, &err) == PS_OK);
+        CHECK(ps_client_use_rows(w->clients[0], PS_PUSH_ROWS, id, &(ps_batch){1, 1}, keys, KEYS, rows[0],
+                                 &err) == PS_OK);
         run_one(w, 0, 0);
     }
 }
@@ -393,7 +394,7 @@ TEST(a_cut_does_not_wait_for_a_trainer_that_is_gone) {
     CHECK(write(fd, grads[1], 4096) == 4096);
     for (int i = 0; i < 20000 && out[0][0] != -2; i++) { /* a body that comes slowly is read at a tick */
         (void)poll(NULL, 0, 1);
-        CHECK(ps_client_pull(w.clients[0], w.dense, out[0], &err) == PS_OK);
+        CHECK(ps_client_use(w.clients[0], PS_PULL, w.dense, NULL, NULL, out[0], &err) == PS_OK);
         run_one(&w, 0, 0);
     }
     CHECK(out[0][0] == -2);

@@ -49,7 +49,7 @@ TEST(a_push_that_comes_too_late_is_dropped_and_counted) {
     CHECK(ps_client_dropped(w.clients[1], w.dense) == 1 && ps_client_dropped(w.clients[1], w.sparse) == 1);
     CHECK(out[1][0] == -3 && out[1][SIZE - 1] == -3);
     CHECK(ps_client_version(w.clients[1], w.dense, 0) == 2);
-    CHECK(ps_client_pull_rows(w.clients[1], w.sparse, keys, KEYS, rows[1], &err) == PS_OK);
+    CHECK(ps_client_use_rows(w.clients[1], PS_PULL_ROWS, w.sparse, NULL, keys, KEYS, rows[1], &err) == PS_OK);
     run_one(&w, 1, 0);
     ps_client_mark(w.clients[1], false);
     push_one(&w, 1, 0);
@@ -64,9 +64,10 @@ TEST(rows_that_were_read_for_a_sum_make_no_later_push_older) {
     ps_err err;
     open_mode(&w, 2, PS_ASYNC, 3);
     for (int step = 0; step < 3; step++) { /* versions 0, 2 and 5 are read */
-        CHECK(ps_client_pull_rows(w.clients[1], w.sparse, keys, KEYS, rows[1], &err) == PS_OK);
+        CHECK(ps_client_use_rows(w.clients[1], PS_PULL_ROWS, w.sparse, NULL, keys, KEYS, rows[1], &err) ==
+              PS_OK);
         run_one(&w, 1, 0);
-        CHECK(ps_client_pull(w.clients[1], w.dense, out[1], &err) == PS_OK);
+        CHECK(ps_client_use(w.clients[1], PS_PULL, w.dense, NULL, NULL, out[1], &err) == PS_OK);
         run_one(&w, 1, 0);
         ps_client_mark(w.clients[1], step == 1);
         if (step > 0) push_one(&w, 1, 0);
@@ -107,7 +108,8 @@ TEST(rows_that_are_read_after_a_push_are_those_of_its_step) {
         for (int step = 1; step <= 3; step++) {
             for (uint32_t t = 0; t < 3; t++) {
                 add_push(&w, t);
-                CHECK(ps_client_pull_rows(w.clients[t], w.sparse, keys, KEYS, read[t], &err) == PS_OK);
+                CHECK(ps_client_use_rows(w.clients[t], PS_PULL_ROWS, w.sparse, NULL, keys, KEYS, read[t],
+                                         &err) == PS_OK);
             }
             run_all(&w, cuts);
             for (uint32_t t = 0; t < 3; t++)
@@ -139,11 +141,12 @@ TEST(calls_overlap_and_complete_each_for_itself) {
     uint32_t shard;
     static float values[SIZE];
     open_mode(&w, 2, PS_SYNC, 0);
-    CHECK(ps_client_pull(w.clients[0], w.dense, values, &err) == PS_OK);
+    CHECK(ps_client_use(w.clients[0], PS_PULL, w.dense, NULL, NULL, values, &err) == PS_OK);
     run_one(&w, 0, 0);
     add_push(&w, 0);
     uint64_t push = ps_client_begin(w.clients[0]);
-    CHECK(ps_client_push(w.clients[0], w.dense, &(ps_batch){1, 1}, grads[0], NULL, &err) == PS_EINVAL);
+    CHECK(ps_client_use(w.clients[0], PS_PUSH, w.dense, &(ps_batch){1, 1}, grads[0], NULL, &err) ==
+          PS_EINVAL);
     ps_client_cancel(w.clients[0]);
     CHECK(ps_client_tell(w.clients[0], PS_BARRIER, 0, &err) == PS_OK);
     uint64_t barrier = ps_client_begin(w.clients[0]);
@@ -168,7 +171,7 @@ TEST(rows_are_set_before_the_first_push_alone) {
     uint32_t shard;
     open_mode(&w, 1, PS_SYNC, 0);
     push_one(&w, 0, 0);
-    CHECK(ps_client_set_rows(w.clients[0], w.sparse, keys, rows[0], KEYS, &err) == PS_OK);
+    CHECK(ps_client_use_rows(w.clients[0], PS_SET_ROWS, w.sparse, NULL, keys, KEYS, rows[0], &err) == PS_OK);
     CHECK(ps_client_run(w.clients[0], 5000, 0, &shard, &err) == PS_EREMOTE);
     CHECK(strstr(err.text, "sets rows of 'e' after the first push") != NULL);
     close_world(&w);
@@ -195,7 +198,7 @@ TEST(frames_without_a_body_count_against_a_share) {
     CHECK(pthread_create(&thread, NULL, flood, &fd) == 0);
     for (int i = 0; i < 20; i++) { /* others are served meanwhile */
         uint32_t shard;
-        CHECK(ps_client_pull(w.clients[0], w.dense, out[0], &err) == PS_OK);
+        CHECK(ps_client_use(w.clients[0], PS_PULL, w.dense, NULL, NULL, out[0], &err) == PS_OK);
         if (!CHECK(ps_client_run(w.clients[0], 10000, 0, &shard, &err) == PS_OK)) break;
     }
     shutdown(fd, SHUT_RDWR);

@@ -53,8 +53,10 @@ TEST(a_call_that_was_built_and_not_run_leaves_no_trace) {
     open_slow_world(&w, 1, 0); /* its thread allocates nothing meanwhile */
     create_all(&w);
     for (int i = 1; i <= 2; i++) {
-        CHECK(ps_client_push(w.clients[0], w.dense, &(ps_batch){1, 1}, grads[0], out[0], &err) == PS_OK);
-        CHECK(ps_client_pull_rows(w.clients[0], 99, keys, KEYS, rows[0], &err) == PS_EINVAL);
+        CHECK(ps_client_use(w.clients[0], PS_PUSH, w.dense, &(ps_batch){1, 1}, grads[0], out[0], &err) ==
+              PS_OK);
+        CHECK(ps_client_use_rows(w.clients[0], PS_PULL_ROWS, 99, NULL, keys, KEYS, rows[0], &err) ==
+              PS_EINVAL);
         harness_fail_alloc(i);
         CHECK(ps_client_dense(w.clients[0], &spec, &piece, 1, &id, &err) == PS_ENOMEM);
         harness_fail_alloc(0);
@@ -237,7 +239,7 @@ TEST(reads_of_others_do_not_hide_a_stall) {
     char text[PS_EVENT_TEXT] = "";
     open_slow_world(&w, 3, 300);
     create_all(&w);
-    CHECK(ps_client_push(w.clients[0], w.dense, &(ps_batch){1, 1}, grads[0], out[0], &err) == PS_OK);
+    CHECK(ps_client_use(w.clients[0], PS_PUSH, w.dense, &(ps_batch){1, 1}, grads[0], out[0], &err) == PS_OK);
     send_all(&w, 0);
     CHECK(hear_stall(&w, 2, 5000, text));
     CHECK(strncmp(text, "step 1 of 'w' waits for trainer 1", 33) == 0);
@@ -250,7 +252,7 @@ TEST(an_older_step_that_waits_for_a_busy_trainer_does_not_hide_a_stall) {
     char text[PS_EVENT_TEXT] = "";
     open_slow_world(&w, 3, 300);
     create_all(&w);
-    CHECK(ps_client_push(w.clients[1], w.dense, &(ps_batch){1, 1}, grads[1], out[1], &err) == PS_OK);
+    CHECK(ps_client_use(w.clients[1], PS_PUSH, w.dense, &(ps_batch){1, 1}, grads[1], out[1], &err) == PS_OK);
     send_all(&w, 1);
     add_push(&w, 0);
     send_all(&w, 0);

@@ -44,12 +44,13 @@ static void *train(void *arg) {
     for (uint32_t shard = 0; shard < SHARDS; shard++) attach(t, c, shard);
     CHECK(ps_client_dense(c, &dense, pieces, SHARDS, &w, &err) == PS_OK);
     CHECK(ps_client_sparse(c, &sparse, 0, SHARDS, &e, &err) == PS_OK);
-    CHECK(ps_client_init(c, w, t->number == 0 ? t->values : NULL, &err) == PS_OK);
+    CHECK(ps_client_use(c, PS_INIT, w, NULL, t->number == 0 ? t->values : NULL, NULL, &err) == PS_OK);
     run(t, c, false);
     for (int step = 0; step < STEPS; step++) {
-        CHECK(ps_client_push(c, w, &(ps_batch){1, 1}, t->grad, t->values, &err) == PS_OK);
-        CHECK(ps_client_push_rows(c, e, &(ps_batch){1, 1}, t->keys, t->rows, OWN, &err) == PS_OK);
-        CHECK(ps_client_pull_rows(c, e, t->keys, OWN, t->read, &err) == PS_OK);
+        CHECK(ps_client_use(c, PS_PUSH, w, &(ps_batch){1, 1}, t->grad, t->values, &err) == PS_OK);
+        CHECK(ps_client_use_rows(c, PS_PUSH_ROWS, e, &(ps_batch){1, 1}, t->keys, OWN, t->rows, &err) ==
+              PS_OK);
+        CHECK(ps_client_use_rows(c, PS_PULL_ROWS, e, NULL, t->keys, OWN, t->read, &err) == PS_OK);
         run(t, c, step % 5 == 4);
     }
     ps_client_free(c);

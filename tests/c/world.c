@@ -154,7 +154,8 @@ void create_all(world *w) {
     for (uint32_t t = 0; t < w->n; t++) {
         CHECK(ps_client_dense(w->clients[t], &dense, &whole, 1, &w->dense, &err) == PS_OK);
         CHECK(ps_client_sparse(w->clients[t], &sparse, 0, 1, &w->sparse, &err) == PS_OK);
-        CHECK(ps_client_init(w->clients[t], w->dense, t == 0 ? zero : NULL, &err) == PS_OK);
+        CHECK(ps_client_use(w->clients[t], PS_INIT, w->dense, NULL, t == 0 ? zero : NULL, NULL, &err) ==
+              PS_OK);
     }
     run_all(w, 0);
 }
@@ -167,9 +168,10 @@ void add_push(world *w, uint32_t t) {
     for (uint64_t i = 0; i < KEYS; i++) keys[i] = i;
     for (size_t i = 0; i < SIZE; i++) grads[t][i] = (float)(t + 1);
     for (size_t i = 0; i < KEYS * DIM; i++) rows[t][i] = (float)(t + 1);
-    CHECK(ps_client_push(w->clients[t], w->dense, &(ps_batch){1, 1}, grads[t], out[t], &err) == PS_OK);
-    CHECK(ps_client_push_rows(w->clients[t], w->sparse, &(ps_batch){1, 1}, keys, rows[t], KEYS, &err) ==
+    CHECK(ps_client_use(w->clients[t], PS_PUSH, w->dense, &(ps_batch){1, 1}, grads[t], out[t], &err) ==
           PS_OK);
+    CHECK(ps_client_use_rows(w->clients[t], PS_PUSH_ROWS, w->sparse, &(ps_batch){1, 1}, keys, KEYS, rows[t],
+                             &err) == PS_OK);
 }
 
 void push_from(world *w, uint32_t from, int cuts) {
@@ -184,7 +186,7 @@ void push_one(world *w, uint32_t t, int cuts) {
 
 void pull_all_rows(world *w, uint32_t t, float *got) {
     ps_err err;
-    CHECK(ps_client_pull_rows(w->clients[t], w->sparse, keys, KEYS, got, &err) == PS_OK);
+    CHECK(ps_client_use_rows(w->clients[t], PS_PULL_ROWS, w->sparse, NULL, keys, KEYS, got, &err) == PS_OK);
     run_one(w, t, 0);
 }
 

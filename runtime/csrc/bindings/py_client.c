@@ -231,25 +231,24 @@ static PyObject *client_add_sparse(PyObject *obj, PyObject *args) {
     return code < 0 ? py_raise(&err) : PyLong_FromUnsignedLong(id);
 }
 
-/* init_dense, push and pull: an array, of a push another one for new values, and its batch. */
+/* init_dense, push and pull: an array to send, one for new values, and the batch of a push. */
 static PyObject *dense_call(PyObject *obj, PyObject *args, uint16_t op) {
     client *self = (client *)obj;
     unsigned int id;
-    PyObject *array, *out_obj = Py_None;
-    float *values, *out;
+    PyObject *from_obj = Py_None, *to_obj = Py_None;
+    float *from, *to;
     ps_batch batch = {0, 1};
     ps_err err = {0};
-    const char *name = op == PS_INIT ? "values" : op == PS_PUSH ? "grad" : "out";
-    if (!PyArg_ParseTuple(args, op == PS_PUSH ? "IOO|Kf" : "IO", &id, &array, &out_obj, &batch.samples,
-                          &batch.factor) ||
-        ready(self) < 0)
+    int parsed = op == PS_PULL ? PyArg_ParseTuple(args, "IO", &id, &to_obj)
+                               : PyArg_ParseTuple(args, op == PS_PUSH ? "IOO|Kf" : "IO", &id, &from_obj,
+                                                  &to_obj, &batch.samples, &batch.factor);
+    if (!parsed || ready(self) < 0 ||
+        dense_array(self, id, from_obj, false, op == PS_PUSH ? "grad" : "values", &from) < 0 ||
+        dense_array(self, id, to_obj, true, "out", &to) < 0)
         return NULL;
-    if (dense_array(self, id, array, op == PS_PULL, name, &values) < 0) return NULL;
-    if (dense_array(self, id, out_obj, true, "out", &out) < 0) return NULL;
-    if (op == PS_INIT) return added(self, id, ps_client_init(self->core, id, values, &err), &err);
-    if (op == PS_PULL) return added(self, id, ps_client_pull(self->core, id, values, &err), &err);
-    if (values == NULL) return PyErr_Format(PyExc_TypeError, "grad: expected an array of float32");
-    return added(self, id, ps_client_push(self->core, id, &batch, values, out, &err), &err);
+    if (op == PS_PUSH && from == NULL)
+        return PyErr_Format(PyExc_TypeError, "grad: expected an array of float32");
+    return added(self, id, ps_client_use(self->core, op, id, &batch, from, to, &err), &err);
 }
 
 /* set_rows, push_rows and pull_rows: keys [n] and rows, as many floats as the operation needs. */
@@ -276,9 +275,7 @@ static PyObject *rows_call(PyObject *obj, PyObject *args, uint16_t op) {
     if (py_need_items(view, n * floats, "rows", "these keys") < 0) return NULL;
     self->running = true;
     Py_BEGIN_ALLOW_THREADS
-    if (op == PS_SET_ROWS) code = ps_client_set_rows(self->core, id, keys, rows, n, &err);
-    else if (op == PS_PUSH_ROWS) code = ps_client_push_rows(self->core, id, &batch, keys, rows, n, &err);
-    else code = ps_client_pull_rows(self->core, id, keys, n, rows, &err);
+    code = ps_client_use_rows(self->core, op, id, &batch, keys, n, rows, &err);
     Py_END_ALLOW_THREADS
     self->running = false;
     return added(self, id, code, &err);

@@ -186,38 +186,24 @@ static int add_pieces(ps_client *c, const ps_known *o, size_t from, size_t to, c
     return code;
 }
 
-/* Add the same request to every shard that has a part of the object. */
-static int dense_call(ps_client *c, uint32_t id, ps_header head, uint16_t expect, const float *body,
-                      float *answer, ps_err *err) {
+/* Adds the same request to every shard that has a part of the object. */
+int ps_client_use(ps_client *c, uint16_t op, uint32_t id, const ps_batch *batch, const float *from, float *to,
+                  ps_err *err) {
     ps_known *o = NULL;
+    ps_header head = {.op = op, .object = id, .flags = op == PS_PUSH && to != NULL ? PS_WANT : 0};
+    uint16_t expect = op == PS_PULL || to != NULL ? PS_VALUES : PS_DONE;
     int code = ps_call_find(c, id, 0, &o, err);
-    head.object = id;
+    if (code == PS_OK && op == PS_PUSH) code = ps_call_batch(batch, &head, err);
     for (size_t at = 0, end; code == PS_OK && at < o->pieces_n; at = end) {
         uint32_t shard = (uint32_t)o->pieces[at].shard;
         end = same_shard(o, at);
-        if (head.op == PS_PUSH) code = ps_call_push(o, shard, &head.version, err);
-        if (code == PS_OK) code = add_pieces(c, o, at, end, body, err);
+        if (op == PS_PUSH) code = ps_call_push(o, shard, &head.version, err);
+        if (code == PS_OK) code = add_pieces(c, o, at, end, from, err);
         size_t outs = c->iovs_n;
-        if (code == PS_OK) code = add_pieces(c, o, at, end, answer, err);
+        if (code == PS_OK) code = add_pieces(c, o, at, end, to, err);
         if (code == PS_OK) code = ps_call_request(c, shard, head, expect, outs, err);
     }
     return code;
-}
-
-int ps_client_init(ps_client *c, uint32_t id, const float *values, ps_err *err) {
-    return dense_call(c, id, (ps_header){.op = PS_INIT}, PS_DONE, values, NULL, err);
-}
-
-int ps_client_push(ps_client *c, uint32_t id, const ps_batch *batch, const float *grad, float *out,
-                   ps_err *err) {
-    ps_header head = {.op = PS_PUSH, .flags = out != NULL ? PS_WANT : 0};
-    int code = ps_call_batch(batch, &head, err);
-    if (code < 0) return code;
-    return dense_call(c, id, head, out != NULL ? PS_VALUES : PS_DONE, grad, out, err);
-}
-
-int ps_client_pull(ps_client *c, uint32_t id, float *out, ps_err *err) {
-    return dense_call(c, id, (ps_header){.op = PS_PULL}, PS_VALUES, NULL, out, err);
 }
 
 void ps_client_mark(ps_client *c, bool more) {

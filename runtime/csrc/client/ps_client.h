@@ -35,32 +35,22 @@ int ps_client_sparse(ps_client *c, const ps_create *spec, uint32_t first, uint32
  * or until ps_client_clear(). All return PS_OK, PS_EINVAL or PS_ENOMEM; after an error cancel the call, and
  * the client can be used again. */
 
-/* Set the initial values of a dense object; NULL: wait until trainer 0 has set them. */
-int ps_client_init(ps_client *c, uint32_t id, const float *values, ps_err *err);
+/* Add a request on a dense object. INIT: set its initial values to `from`; NULL: wait until trainer 0 has set
+ * them. PULL: read its values to `to`. PUSH: push the gradient `from`. Synchronous: for its next step,
+ * answered when that is complete; no push of it may be on its way. Else: computed from the values at the
+ * mark, answered when it is applied, or dropped. to: its new values; NULL: none. batch: of a push. */
+int ps_client_use(ps_client *c, uint16_t op, uint32_t id, const ps_batch *batch, const float *from, float *to,
+                  ps_err *err);
 
-/* Push a gradient of a dense object. Synchronous: for its next step, answered when that is complete; no push
- * of it may be on its way. Else: computed from the values at the mark, answered when it is applied, or
- * dropped. out: its new values; NULL: none. */
-int ps_client_push(ps_client *c, uint32_t id, const ps_batch *batch, const float *grad, float *out,
-                   ps_err *err);
-
-/* Read the values of a dense object. */
-int ps_client_pull(ps_client *c, uint32_t id, float *out, ps_err *err);
-
-/* Set rows of a table. keys: [n], rows: [n, dim]. */
-int ps_client_set_rows(ps_client *c, uint32_t id, const uint64_t *keys, const float *rows, size_t n,
-                       ps_err *err);
-
-/* Push row gradients of a table, likewise; rows: [n, ps_push_floats()]. n may be 0. */
-int ps_client_push_rows(ps_client *c, uint32_t id, const ps_batch *batch, const uint64_t *keys,
-                        const float *rows, size_t n, ps_err *err);
+/* Add a request on a table, with keys: [n]; n may be 0. SET_ROWS: set their rows. PUSH_ROWS: push gradients
+ * of them, likewise, [n, ps_push_floats()]. PULL_ROWS: write their rows, in their order, to `rows`. After a
+ * synchronous push of the table that has no answer yet they are those after its step: add such reads after
+ * all pushes of the step. */
+int ps_client_use_rows(ps_client *c, uint16_t op, uint32_t id, const ps_batch *batch, const uint64_t *keys,
+                       size_t n, float *rows, ps_err *err);
 
 /* Decay counts of a table with an entry rule, and give back rows: ps_shrink in ps_entry.h. Of trainer 0. */
 int ps_client_shrink(ps_client *c, uint32_t id, const ps_shrink *how, ps_err *err);
-
-/* Read the rows of these keys, in their order. After a synchronous push of the table that has no answer yet
- * they are those after its step: add such reads after all pushes of the step. */
-int ps_client_pull_rows(ps_client *c, uint32_t id, const uint64_t *keys, size_t n, float *out, ps_err *err);
 
 /* Note that the next gradients are computed from the values read last and, of tables, the rows read since the
  * mark before. `more`: they are added to those of the mark before, and the push is as old as that. Can't
