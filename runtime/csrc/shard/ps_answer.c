@@ -90,7 +90,10 @@ void ps_answer_versions(ps_shard *s, ps_peer *p, uint64_t sequence) {
         memcpy(body + 16 * (size_t)i + 8, &s->objects[i]->step.version, 8);
     }
     if (body == NULL) n = 0;
-    ps_header head = {
-        .op = PS_VERSIONS, .sequence = sequence, .version = s->pass, .length = 16 * n, .count = (uint32_t)n};
+    ps_header head = {.op = PS_VERSIONS,
+                      .sequence = sequence,
+                      .version = s->pass.number,
+                      .length = 16 * n,
+                      .count = (uint32_t)n};
     ps_answer(s, p, head, body, body);
 }

@@ -45,7 +45,7 @@ static int bad_length(const ps_header *h, ps_err *err) {
 static int may_push(ps_shard *s, const ps_peer *p, const ps_object *o, ps_err *err) {
     const ps_header *h = &p->head;
     if (p->repeated) return PS_OK;
-    if (s->ended[p->trainer])
+    if (s->pass.there[p->trainer])
         return ps_fail(err, PS_EPROTO, 0, "trainer %u pushes after it ended the pass", p->trainer);
     if (ps_object_async(o)) {
         if (h->version <= o->step.version) return PS_OK;
@@ -76,7 +76,7 @@ static int may_read(ps_shard *s, const ps_peer *p, const ps_object *o, ps_err *e
                        " are complete",
                        p->trainer, PS_NAME(&o->spec), p->head.version, o->step.version);
     }
-    if (!s->ended[p->trainer] && part == PS_PART_NONE) return PS_OK;
+    if (!s->pass.there[p->trainer] && part == PS_PART_NONE) return PS_OK;
     return ps_fail(err, PS_EPROTO, 0, "trainer %u reads '%.*s' in the middle of its own step", p->trainer,
                    PS_NAME(&o->spec));
 }
@@ -107,7 +107,7 @@ static int aim_dense(ps_peer *p, ps_object *o, bool last, ps_err *err) {
 /* Note the first byte of a push that will be used. */
 static void begin_part(const ps_shard *s, const ps_peer *p, ps_object *o, uint8_t part) {
     o->step.part[p->trainer] = part;
-    ps_object_count(o, &p->head, s->pass);
+    ps_object_count(o, &p->head, s->pass.number);
 }
 
 /* Decide whether an asynchronous push is applied or dropped: once, at its first byte. PS_EAGAIN while a cut
@@ -135,7 +135,7 @@ static int begin_push(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
         return PS_OK;
     }
     uint8_t *part = &o->step.part[p->trainer];
-    bool turn = ps_step_turn(&o->step, s->ended) == p->trainer;
+    bool turn = ps_step_turn(&o->step, s->pass.there) == p->trainer;
     if (!ps_step_open(&o->step)) o->step.since_ms = s->now_ms;
     if (*part == PS_PART_NONE && !turn) {
         if (!may_hold(s, o, p->head.length)) return PS_EAGAIN;
@@ -148,7 +148,7 @@ static int begin_push(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
     } else if (*part == PS_PART_NONE) {
         begin_part(s, p, o, PS_PART_SUM);
     }
-    return aim_dense(p, o, ps_step_last(&o->step, s->ended, p->trainer), err);
+    return aim_dense(p, o, ps_step_last(&o->step, s->pass.there, p->trainer), err);
 }
 
 /* A read that waits for a step is charged with its answer, which follows at once when that is complete. */
@@ -190,7 +190,7 @@ static int begin_rows(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
         if ((code = admit_push(s, p, o)) < 0) return code;
         return o->step.part[p->trainer] == PS_PART_LATE ? PS_OK : body_buffer(s, p, 0, err);
     }
-    bool turn = ps_step_turn(&o->step, s->ended) == p->trainer;
+    bool turn = ps_step_turn(&o->step, s->pass.there) == p->trainer;
     if (!turn && !may_hold(s, o, h->length)) return PS_EAGAIN;
     if (!ps_step_open(&o->step)) o->step.since_ms = s->now_ms;
     if (o->step.part[p->trainer] == PS_PART_NONE) begin_part(s, p, o, PS_PART_HELD);
@@ -235,7 +235,7 @@ static int begin_shrink(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
             PS_NAME(&o->spec));
     /* Trainer 0 has the first turn: before its own push no gradient is in the sum of a step. */
     if (!p->repeated && !ps_object_async(o) &&
-        (s->ended[0] || o->step.part[0] != PS_PART_NONE || o->step.next != 0))
+        (s->pass.there[0] || o->step.part[0] != PS_PART_NONE || o->step.next != 0))
         return ps_fail(err, PS_EPROTO, 0, "trainer 0 shrinks '%.*s' in the middle of its own step",
                        PS_NAME(&o->spec));
     p->sink = PS_SINK_BYTES;
@@ -249,7 +249,7 @@ static int begin_cut(ps_shard *s PS_UNUSED, ps_peer *p, ps_object *o PS_UNUSED, 
 }
 
 static int begin_wait(ps_shard *s, ps_peer *p, ps_object *o PS_UNUSED, ps_err *err) {
-    uint64_t over = p->head.op == PS_END_PASS ? s->pass : s->barrier;
+    uint64_t over = p->head.op == PS_END_PASS ? s->pass.number : s->barrier.number;
     if (p->repeated) return PS_OK;
     for (uint32_t i = 0; i < s->objects_n; i++) {
         uint8_t part = s->objects[i]->step.part[p->trainer];

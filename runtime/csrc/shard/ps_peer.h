@@ -49,6 +49,7 @@ typedef struct ps_peer {
     uint64_t done;     /* sequence of the last complete request */
     ps_header part;    /* incomplete gradient or initial values; op 0: none */
     uint64_t part_got; /* bytes of its body already taken */
+    bool finished;     /* it sends no further request */
 
     /* Does not survive it. */
     ps_header head; /* the request being received */

@@ -36,10 +36,10 @@ static int settle(ps_shard *s, uint32_t object, ps_err *err) {
     ps_object *o = s->objects[object];
     ps_step *st = &o->step;
     if (ps_object_async(o)) return PS_OK;
-    for (uint32_t t; (t = ps_step_turn(st, s->ended)) < st->n;) {
+    for (uint32_t t; (t = ps_step_turn(st, s->pass.there)) < st->n;) {
         if (o->sparse != NULL || st->part[t] == PS_PART_WHOLE) {
             uint64_t freed = 0;
-            int code = ps_object_take(o, s->ended, t, &freed, err);
+            int code = ps_object_take(o, s->pass.there, t, &freed, err);
             s->held_bytes -= freed;
             if (code < 0) return ps_fail_about(err, o->spec.name);
         }
@@ -113,7 +113,7 @@ static int do_create(ps_shard *s, ps_peer *p, ps_err *err) {
         if (code == PS_OK)
             code = ps_object_new(&s->objects[s->objects_n], &spec, p->trainer, s->config.trainers, err);
         if (code < 0) return code;
-        code = ps_first_apply(&s->config.finder, s->objects[s->objects_n], s->pass, err);
+        code = ps_first_apply(&s->config.finder, s->objects[s->objects_n], s->pass.number, err);
         if (code == PS_OK) ps_counter_set(&s->config.counters[0][PS_S_OBJECTS], ++s->objects_n);
         else ps_object_free(s->objects[s->objects_n]);
         return code;
@@ -189,7 +189,7 @@ static int do_push_rows(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
 
 static int do_set_rows(ps_shard *s, const ps_peer *p, ps_object *o, ps_err *err) {
     if (o->given) return PS_OK;
-    ps_object_begin(o, s->pass);
+    ps_object_begin(o, s->pass.number);
     const float *values = (const float *)(p->rows->data + p->head.count);
     int code = ps_sparse_set(o->sparse, p->rows->data, values, p->head.count, err);
     return code < 0 ? ps_fail_about(err, o->spec.name) : PS_OK;
@@ -203,54 +203,48 @@ static int do_shrink(const ps_peer *p, ps_object *o, ps_err *err) {
     return PS_OK;
 }
 
-static bool all_set(const uint8_t *a, const uint8_t *b, uint32_t n) {
-    for (uint32_t t = 0; t < n; t++)
-        if (!a[t] && !b[t]) return false;
-    return true;
+static void answer_meeting(ps_shard *s, ps_peer *p, const ps_meeting *m, uint64_t sequence) {
+    if (m == &s->pass) ps_answer_versions(s, p, sequence);
+    else ps_answer_done(s, p, sequence, 0, m->number, 0);
 }
 
-static void end_pass(ps_shard *s) {
-    ps_counter_set(&s->config.counters[0][PS_S_PASSES], ++s->pass);
-    s->pass_since_ms = 0;
-    memcpy(s->ended, s->finished, s->config.trainers);
-    for (uint32_t i = 0; i < s->objects_n; i++) s->objects[i]->step.next = 0;
-    for (uint32_t t = 0; t < s->config.trainers; t++) {
-        uint64_t sequence = ps_serve_wait(s, t, &s->pass_waits[t], 0);
-        if (sequence != 0) ps_answer_versions(s, &s->peers[t], sequence);
+/* End a pass or a barrier if all are there. */
+static void settle_meeting(ps_shard *s, ps_meeting *m) {
+    uint32_t n = s->config.trainers;
+    if (m->since_ms == 0 || memchr(m->there, 0, n) != NULL) return;
+    m->number++;
+    m->since_ms = 0;
+    for (uint32_t t = 0; t < n; t++) m->there[t] = s->peers[t].finished;
+    for (uint32_t i = 0; m == &s->pass && i < s->objects_n; i++) s->objects[i]->step.next = 0;
+    for (uint32_t t = 0; t < n; t++) {
+        uint64_t sequence = ps_serve_wait(s, t, &m->waits[t], 0);
+        if (sequence != 0) answer_meeting(s, &s->peers[t], m, sequence);
     }
 }
 
-static void end_barrier(ps_shard *s) {
-    s->barrier++;
-    s->barrier_since_ms = 0;
-    memset(s->at_barrier, 0, s->config.trainers);
-    for (uint32_t t = 0; t < s->config.trainers; t++) {
-        uint64_t sequence = ps_serve_wait(s, t, &s->barrier_waits[t], 0);
-        if (sequence != 0) ps_answer_done(s, &s->peers[t], sequence, 0, s->barrier, 0);
-    }
-}
-
-/* Handle a trainer's end of the pass: steps may be complete without it, and the pass over. */
+/* Handle a trainer's arrival, or its end: steps may be complete without it, and what others wait for. */
 static int settle_all(ps_shard *s, ps_err *err) {
     for (uint32_t i = 0; i < s->objects_n; i++) {
         int code = settle(s, i, err);
         if (code < 0) return code;
     }
-    bool over = all_set(s->finished, s->finished, s->config.trainers);
-    if (!over && all_set(s->ended, s->ended, s->config.trainers)) end_pass(s);
+    settle_meeting(s, &s->pass);
+    settle_meeting(s, &s->barrier);
+    ps_counter_set(&s->config.counters[0][PS_S_PASSES], s->pass.number);
     return PS_OK;
 }
 
-static int do_finish(ps_shard *s, const ps_peer *p, ps_err *err) {
-    uint32_t n = s->config.trainers;
-    s->ended[p->trainer] = s->finished[p->trainer] = 1;
+static int do_meet(ps_shard *s, const ps_peer *p, ps_meeting *m, ps_err *err) {
+    m->there[p->trainer] = 1;
+    if (m->since_ms == 0) m->since_ms = s->now_ms;
+    return settle_all(s, err);
+}
+
+static int do_finish(ps_shard *s, ps_peer *p, ps_err *err) {
+    p->finished = true;
+    s->pass.there[p->trainer] = s->barrier.there[p->trainer] = 1;
     ps_event_report(s, PS_EVENT_FINISHED, p->trainer, 0, "");
-    int code = settle_all(s, err);
-    if (code < 0) return code;
-    bool some_wait = false;
-    for (uint32_t t = 0; t < n; t++) some_wait |= s->at_barrier[t] != 0;
-    if (some_wait && all_set(s->at_barrier, s->finished, n)) end_barrier(s);
-    return PS_OK;
+    return settle_all(s, err);
 }
 
 static int effect(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
@@ -270,14 +264,9 @@ static int effect(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
     case PS_PUSH_ROWS:
         return do_push_rows(s, p, o, err);
     case PS_END_PASS:
-        s->ended[p->trainer] = 1;
-        if (s->pass_since_ms == 0) s->pass_since_ms = s->now_ms;
-        return settle_all(s, err);
+        return do_meet(s, p, &s->pass, err);
     case PS_BARRIER:
-        s->at_barrier[p->trainer] = 1;
-        if (s->barrier_since_ms == 0) s->barrier_since_ms = s->now_ms;
-        if (all_set(s->at_barrier, s->finished, s->config.trainers)) end_barrier(s);
-        return PS_OK;
+        return do_meet(s, p, &s->barrier, err);
     case PS_FINISH:
         return do_finish(s, p, err);
     case PS_CUT:
@@ -328,7 +317,7 @@ static void respond_init(ps_shard *s, ps_peer *p, ps_object *o) {
 static int respond(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
     const ps_header *h = &p->head;
     ps_header answer = {.op = PS_DONE, .sequence = h->sequence, .object = h->object};
-    uint32_t t = p->trainer;
+    ps_meeting *m = h->op == PS_END_PASS ? &s->pass : &s->barrier;
     switch (h->op) {
     case PS_PULL:
         ps_answer_values(s, p, h->sequence, h->object, 0);
@@ -352,12 +341,9 @@ static int respond(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
         wait_step(s, p, &o->step);
         return p->repeated ? PS_OK : settle(s, h->object, err);
     case PS_END_PASS:
-        if (s->pass > h->version) ps_answer_versions(s, p, h->sequence);
-        else ps_serve_wait(s, t, &s->pass_waits[t], h->sequence);
-        return PS_OK;
     case PS_BARRIER:
-        if (s->barrier > h->version) ps_answer_done(s, p, h->sequence, 0, s->barrier, 0);
-        else ps_serve_wait(s, t, &s->barrier_waits[t], h->sequence);
+        if (m->number > h->version) answer_meeting(s, p, m, h->sequence);
+        else ps_serve_wait(s, p->trainer, &m->waits[p->trainer], h->sequence);
         return PS_OK;
     default:
         ps_answer_done(s, p, h->sequence, h->object, h->op == PS_CREATE ? o->step.version : 0, 0);
@@ -468,8 +454,8 @@ void ps_serve_lost(ps_shard *s, ps_peer *p) {
     if (p->paused) s->paused_n--;
     drop_rows(s, p);
     ps_peer_lost(p);
-    (void)ps_serve_wait(s, t, &s->pass_waits[t], 0);
-    (void)ps_serve_wait(s, t, &s->barrier_waits[t], 0);
+    (void)ps_serve_wait(s, t, &s->pass.waits[t], 0);
+    (void)ps_serve_wait(s, t, &s->barrier.waits[t], 0);
     for (uint32_t i = 0; i < s->objects_n; i++) {
         ps_object *o = s->objects[i];
         (void)ps_serve_wait(s, t, &o->step.waiter[t], 0);

@@ -11,6 +11,14 @@
 #define PS_CUT_KEY (UINT64_MAX - 1) /* of epoll */
 #define PS_SCRATCH_BYTES 262144     /* a piece of a gradient on its way into the sum: fits the cache */
 
+/* The end of a pass, or a barrier: over when all trainers are there. */
+typedef struct ps_meeting {
+    uint64_t number;  /* of complete ones */
+    uint8_t *there;   /* [trainers], arrived, or finished */
+    uint64_t *waits;  /* [trainers], sequence of the request to answer */
+    int64_t since_ms; /* when the first trainer arrived; 0: none */
+} ps_meeting;
+
 typedef struct ps_shard {
     ps_shard_config config;
     int epoll_fd;
@@ -23,13 +31,7 @@ typedef struct ps_shard {
     uint64_t held_bytes; /* of PS_MAX_HELD_BYTES */
     uint32_t paused_n;   /* trainers that wait for their turn */
 
-    uint8_t *ended;                          /* [trainers], ended this pass, or finished */
-    uint8_t *finished;                       /* [trainers] */
-    uint64_t pass, barrier;                  /* number of complete ones */
-    uint64_t *pass_waits;                    /* [trainers], sequence of the END_PASS to answer */
-    uint64_t *barrier_waits;                 /* [trainers], of the BARRIER */
-    uint8_t *at_barrier;                     /* [trainers] */
-    int64_t pass_since_ms, barrier_since_ms; /* when the first trainer arrived; 0: none */
+    ps_meeting pass, barrier;
 
     int64_t reported_ms; /* length of the wait at the last report; 0: not reported */
     ps_counter (*of_trainer)[PS_COUNTERS], (*of_object)[PS_COUNTERS]; /* in the owner's memory */

@@ -211,6 +211,12 @@ static int loop(ps_shard *s, ps_err *err) {
     }
 }
 
+static bool make_meeting(ps_meeting *m, uint32_t trainers) {
+    m->there = calloc(trainers, sizeof *m->there);
+    m->waits = calloc(trainers, sizeof *m->waits);
+    return m->there != NULL && m->waits != NULL;
+}
+
 static int set_up(ps_shard *s, ps_err *err) {
     uint32_t n = s->config.trainers;
     s->of_trainer = s->config.counters + 1;
@@ -218,13 +224,8 @@ static int set_up(ps_shard *s, ps_err *err) {
     s->peers = calloc(n, sizeof *s->peers);
     for (uint32_t t = 0; s->peers != NULL && t < n; t++) ps_peer_init(&s->peers[t], t);
     s->piece = malloc(PS_PIECE_BYTES);
-    s->ended = calloc(n, 1);
-    s->finished = calloc(n, 1);
-    s->at_barrier = calloc(n, 1);
-    s->pass_waits = calloc(n, sizeof *s->pass_waits);
-    s->barrier_waits = calloc(n, sizeof *s->barrier_waits);
-    if (s->peers == NULL || s->piece == NULL || s->ended == NULL || s->finished == NULL ||
-        s->at_barrier == NULL || s->pass_waits == NULL || s->barrier_waits == NULL)
+    bool meet = make_meeting(&s->pass, n) && make_meeting(&s->barrier, n);
+    if (s->peers == NULL || s->piece == NULL || !meet)
         return ps_fail(err, PS_ENOMEM, 0, "a shard of %u trainers", n);
     s->now_ms = ps_now_ms();
     s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -245,11 +246,10 @@ static void tear_down(ps_shard *s) {
     if (s->epoll_fd >= 0) close(s->epoll_fd);
     free(s->objects);
     free(s->peers);
-    free(s->ended);
-    free(s->finished);
-    free(s->at_barrier);
-    free(s->pass_waits);
-    free(s->barrier_waits);
+    free(s->pass.there);
+    free(s->pass.waits);
+    free(s->barrier.there);
+    free(s->barrier.waits);
     free(s->backlog);
     free(s->piece);
     free(s);

@@ -41,7 +41,7 @@ static int begin(ps_shard *s, uint64_t number, uint32_t flags, ps_err *err) {
     put_record(s, &kind, sizeof kind);
     if (flags & PS_EXPORT) number |= PS_CUT_EXPORTS;
     put_record(s, &number, sizeof number);
-    int code = ps_cut_begin(&s->cut, s->objects, s->objects_n, s->pass, flags, err);
+    int code = ps_cut_begin(&s->cut, s->objects, s->objects_n, s->pass.number, flags, err);
     if (code < 0) end_cut(s, false);
     return code;
 }

@@ -77,7 +77,7 @@ static int64_t step_waiting(const waits *w, const ps_object *o) {
     const ps_step *st = &o->step;
     char what[PS_EVENT_TEXT / 2];
     for (uint32_t t = 0; t < st->n; t++)
-        w->missing[t] = st->part[t] < PS_PART_WHOLE && !w->s->ended[t] && !w->s->peers[t].paused;
+        w->missing[t] = st->part[t] < PS_PART_WHOLE && !w->s->pass.there[t] && !w->s->peers[t].paused;
     snprintf(what, sizeof what, "step %" PRIu64 " of '%.*s'", st->version + 1, PS_NAME(&o->spec));
     return name_missing(w, what, st->since_ms);
 }
@@ -94,12 +94,10 @@ static int64_t init_waiting(const waits *w, const ps_object *o) {
     return name_missing(w, "the initial value of parameters", o->init_since_ms);
 }
 
-/* Describe the wait for the end of the pass, or for the barrier. */
-static int64_t all_waiting(const waits *w, const uint64_t *sequences, const uint8_t *there, const char *what,
-                           int64_t since_ms) {
-    if (!any(sequences, w->s->config.trainers)) return 0;
-    for (uint32_t t = 0; t < w->s->config.trainers; t++) w->missing[t] = !w->s->finished[t] && !there[t];
-    return name_missing(w, what, since_ms);
+static int64_t all_waiting(const waits *w, const ps_meeting *m, const char *what) {
+    if (!any(m->waits, w->s->config.trainers)) return 0;
+    for (uint32_t t = 0; t < w->s->config.trainers; t++) w->missing[t] = !m->there[t];
+    return name_missing(w, what, m->since_ms);
 }
 
 int64_t ps_serve_waiting(ps_shard *s, int64_t least_ms, uint32_t *trainer, char *text, size_t size) {
@@ -116,9 +114,8 @@ int64_t ps_serve_waiting(ps_shard *s, int64_t least_ms, uint32_t *trainer, char 
         least = o->step.version;
     }
     for (uint32_t i = 0; i < s->objects_n && found == 0; i++) found = init_waiting(&w, s->objects[i]);
-    if (found == 0) found = all_waiting(&w, s->pass_waits, s->ended, "the end of the pass", s->pass_since_ms);
-    if (found == 0)
-        found = all_waiting(&w, s->barrier_waits, s->at_barrier, "the barrier", s->barrier_since_ms);
+    if (found == 0) found = all_waiting(&w, &s->pass, "the end of the pass");
+    if (found == 0) found = all_waiting(&w, &s->barrier, "the barrier");
     free(w.missing);
     return found;
 }
