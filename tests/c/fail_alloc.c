@@ -1,5 +1,7 @@
-/* Allocations that fail, for the tests and for the fuzzers. */
+/* Allocations that fail, for the tests and for the fuzzers, and what is allocated. */
 #include "harness.h"
+
+#include <malloc.h>
 
 /* Allocations until the failing one; 0: none fails. One thread allocates in such a test. */
 static long fail_in;
@@ -42,4 +44,13 @@ void *__wrap_realloc(void *p, size_t size) {
 
 void *__wrap_aligned_alloc(size_t align, size_t size) {
     return fails_now() ? NULL : __real_aligned_alloc(align, size);
+}
+
+/* Of the sanitizers, whose memory malloc.h does not know. */
+size_t __sanitizer_get_current_allocated_bytes(void) __attribute__((weak));
+
+size_t harness_allocated(void) {
+    if (__sanitizer_get_current_allocated_bytes != NULL) return __sanitizer_get_current_allocated_bytes();
+    struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
 }

@@ -27,6 +27,9 @@ bool harness_check(bool ok, const char *condition, const char *file, int line);
  * whether the last one asked for has failed. */
 bool harness_fail_alloc(long n);
 
+/* Return the bytes that are allocated now. */
+size_t harness_allocated(void);
+
 /* A random number, the same in every run. */
 uint64_t harness_random(void);
 

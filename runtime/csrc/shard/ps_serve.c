@@ -191,7 +191,7 @@ static int do_set_rows(ps_shard *s, const ps_peer *p, ps_object *o, ps_err *err)
     if (o->given) return PS_OK;
     ps_object_begin(o, s->pass.number);
     const float *values = (const float *)(p->rows->data + p->head.count);
-    int code = ps_sparse_set(o->sparse, p->rows->data, values, p->head.count, err);
+    int code = ps_sparse_load(o->sparse, p->rows->data, values, o->spec.dim, NULL, p->head.count, err);
     return code < 0 ? ps_fail_about(err, o->spec.name) : PS_OK;
 }
 

@@ -90,9 +90,3 @@ void ps_index_keys(uint32_t *places, size_t cap, const uint64_t *keys, size_t n)
         places[at] = (uint32_t)(i + 1);
     }
 }
-
-size_t ps_index_bytes(const ps_index *x) {
-    size_t places = 0;
-    for (size_t i = 0; i < PS_INDEX_PARTS; i++) places += x->parts[i].cap;
-    return places * sizeof(ps_place);
-}

@@ -53,9 +53,6 @@ void ps_index_remove(ps_part *p, const ps_place *place);
  * ps_key_hash() or behind. cap: a power of two, above n. Can't fail. */
 void ps_index_keys(uint32_t *places, size_t cap, const uint64_t *keys, size_t n);
 
-/* Return the memory of the places, in bytes. */
-size_t ps_index_bytes(const ps_index *x);
-
 /* Return the number of the part of a hash. */
 static inline size_t ps_index_number(uint64_t hash) {
     return (size_t)(hash >> 56);

@@ -129,10 +129,6 @@ bool ps_pool_kept(const ps_pool *p, bool last, uint32_t *number, const float **i
     return false;
 }
 
-size_t ps_pool_bytes(const ps_pool *p) {
-    return p->slabs_n * slab_bytes(p) + p->slabs_cap * sizeof *p->slabs;
-}
-
 int ps_keep_new(ps_keep **out, size_t n, size_t floats, size_t head_words, ps_err *err) {
     ps_keep *k = *out = calloc(1, sizeof *k);
     if (k == NULL) return ps_fail(err, PS_ENOMEM, 0, "copies of %zu items", n);

@@ -93,9 +93,6 @@ bool ps_keep_end(ps_keep **keep);
  * there is no memory, which `failed` says. */
 uint32_t ps_keep_take(ps_keep *k, size_t number);
 
-/* Return the memory of a pool in bytes. */
-size_t ps_pool_bytes(const ps_pool *p);
-
 /* Return the floats of an item. */
 static inline float *ps_pool_item(const ps_pool *p, uint32_t number) {
     size_t at = number - 1;

@@ -439,10 +439,6 @@ int ps_sparse_load(ps_sparse *t, const uint64_t *keys, const float *rows, size_t
     return rc;
 }
 
-int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_t n, ps_err *err) {
-    return ps_sparse_load(t, keys, values, t->dim, NULL, n, err);
-}
-
 /* Give back what the numbers decide on. Returns their number. */
 static size_t shrink_pool(ps_sparse *t, ps_pool *p, const ps_shrink *how) {
     size_t before = p->live;
@@ -504,11 +500,4 @@ size_t ps_sparse_rows(const ps_sparse *t) {
 
 size_t ps_sparse_waiting(const ps_sparse *t) {
     return t->waiting.live;
-}
-
-size_t ps_sparse_bytes(const ps_sparse *t) {
-    size_t sum =
-        t->sum_cap * (t->dim * sizeof *t->sum + sizeof *t->sum_row) + t->found_cap * sizeof *t->found;
-    size_t pools = ps_pool_bytes(&t->rows) + ps_pool_bytes(&t->waiting);
-    return sizeof *t + ps_index_bytes(&t->index) + t->hashes_cap * sizeof *t->hashes + pools + sum;
 }

@@ -67,13 +67,10 @@ void ps_sparse_commit(ps_sparse *t, uint64_t step);
 int ps_sparse_learn(ps_sparse *t, uint64_t step, const uint64_t *keys, const float *grads, size_t n,
                     ps_err *err);
 
-/* Set the rows of `keys` to these values: [n, dim], in order; missing rows are made. The
- * optimizer's state of existing rows, and the step's sum, stay. Errors as ps_sparse_add(). */
-int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_t n, ps_err *err);
-
-/* Set rows likewise, as ps_sparse_kept() gives them: rows: [n, width], values and, if width is that of all
- * floats of a row, the others; else a base gets the values too. rows NULL: the keys are only counted. counts:
- * [n], or NULL. Errors as ps_sparse_add(). */
+/* Set the rows of `keys`, in order, as ps_sparse_kept() gives them: rows: [n, width], values and, if width is
+ * that of all floats of a row, the others; else the optimizer's state of existing rows stays, and a base gets the
+ * values too. Missing rows are made; rows NULL: the keys are only counted. counts: [n], or NULL. The step's sum
+ * stays. Errors as ps_sparse_add(). */
 int ps_sparse_load(ps_sparse *t, const uint64_t *keys, const float *rows, size_t width,
                    const ps_counts *counts, size_t n, ps_err *err);
 
@@ -112,8 +109,5 @@ size_t ps_sparse_rows(const ps_sparse *t);
 
 /* Return the number of keys without a row that are counted. */
 size_t ps_sparse_waiting(const ps_sparse *t);
-
-/* Return the memory held by the table, in bytes. */
-size_t ps_sparse_bytes(const ps_sparse *t);
 
 #endif
