@@ -195,26 +195,18 @@ class Client:
     def __init__(self, shards: int, epoch: int, trainer: int) -> None: ...
     def attach(self, shard: int, fd: int, /) -> None: ...
     # mode: 0 sync, 1 half_async, 2 async, 3 geo. discard: drop a push this many updates after its values were
-    # read; 0: never. pieces: [n, 3], shard, start, length, by shard.
-    def add_dense(
-        self, name: str, size: int, rule: _Rule, schedule: _Schedule, mode: int, discard: int, pieces: _U64, /
-    ) -> int: ...
-    def add_sparse(
+    # read; 0: never. pieces: [n, 3], shard, start, length, by shard; of a table start and length are 0.
+    def add(
         self,
         name: str,
-        rows: int,
-        dim: int,
+        total: int,  # values, or rows
         rule: _Rule,
         schedule: _Schedule,
-        entry: tuple[int, float, float],  # Entry.pack()
         mode: int,
         discard: int,
-        seed: int,
-        kind: int,
-        mean: float,
-        std: float,
-        first_shard: int,
-        shards: int,
+        pieces: _U64,
+        # dim, Entry.pack(), seed, kind, mean, std. Without it the object is dense.
+        table: tuple[int, tuple[int, float, float], int, int, float, float] = ...,
         /,
     ) -> int: ...
     def init_dense(self, id: int, values: _F32 | None, /) -> None: ...

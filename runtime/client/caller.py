@@ -124,7 +124,7 @@ class Caller:
             whole = optim.kernel.whole
             pieces = blocks.place(size, self._blocks, self.layout.dense, whole=whole)
             array = np.array([(p.shard, p.start, p.length) for p in pieces], dtype=np.uint64).reshape(-1)
-            self._dense[name] = self._core.add_dense(
+            self._dense[name] = self._core.add(
                 name, size, optim.pack(), optim.schedule.pack(), *self._mode, array
             )
             self._blocks += blocks.count_blocks(size, whole=whole)
@@ -154,14 +154,13 @@ class Caller:
         first, n = 0, self.layout.dense
         if self.layout.ports_num_for_sparse:
             first, n = n, len(self._shards) - n
-        (rows, dim), (own_mode, discard) = shape, mode
-        begin = (self.seed, KINDS[init.kind], init.mean, init.std)
+        rows, dim = shape
+        pieces = np.array([(shard, 0, 0) for shard in range(first, first + n)], dtype=np.uint64)
+        table = (dim, entry.pack(), self.seed, KINDS[init.kind], init.mean, init.std)
 
         def add() -> None:
             rule, schedule = optim.pack(), optim.schedule.pack()
-            into[name] = self._core.add_sparse(
-                name, rows, dim, rule, schedule, entry.pack(), own_mode, discard, *begin, first, n
-            )
+            into[name] = self._core.add(name, rows, rule, schedule, *mode, pieces, table)
 
         self._calls.call(add)
 

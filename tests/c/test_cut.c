@@ -289,7 +289,7 @@ static void push_messages(world *w) {
     uint32_t id;
     ps_err err;
     for (uint32_t t = 0; t < w->n; t++)
-        CHECK(ps_client_sparse(w->clients[t], &spec, 0, 1, &id, &err) == PS_OK);
+        CHECK(ps_client_create(w->clients[t], &spec, &(ps_piece){0}, 1, &id, &err) == PS_OK);
     run_all(w, 0);
     for (int i = 0; i < 3; i++) {
         CHECK(ps_client_use_rows(w->clients[0], PS_PUSH_ROWS, id, &(ps_batch){1, 1}, keys, KEYS, rows[0],

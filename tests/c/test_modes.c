@@ -90,10 +90,10 @@ TEST(trainers_that_differ_in_mode_are_refused_with_both) {
     ps_create spec = {
         .total = SIZE, .optim = {.method = PS_SGD}, .mode = PS_ASYNC, .name_length = 1, .name = "w"};
     open_world(&w, 2);
-    CHECK(ps_client_dense(w.clients[0], &spec, &whole, 1, &id, &err) == PS_OK);
+    CHECK(ps_client_create(w.clients[0], &spec, &whole, 1, &id, &err) == PS_OK);
     run_one(&w, 0, 0);
     spec.mode = PS_SYNC;
-    CHECK(ps_client_dense(w.clients[1], &spec, &whole, 1, &id, &err) == PS_OK);
+    CHECK(ps_client_create(w.clients[1], &spec, &whole, 1, &id, &err) == PS_OK);
     CHECK(ps_client_run(w.clients[1], 5000, 0, &shard, &err) == PS_EREMOTE);
     CHECK(strstr(err.text, "do not agree on 'w': mode sync against async") != NULL);
     close_world(&w);

@@ -58,11 +58,11 @@ TEST(a_call_that_was_built_and_not_run_leaves_no_trace) {
         CHECK(ps_client_use_rows(w.clients[0], PS_PULL_ROWS, 99, NULL, keys, KEYS, rows[0], &err) ==
               PS_EINVAL);
         harness_fail_alloc(i);
-        CHECK(ps_client_dense(w.clients[0], &spec, &piece, 1, &id, &err) == PS_ENOMEM);
+        CHECK(ps_client_create(w.clients[0], &spec, &piece, 1, &id, &err) == PS_ENOMEM);
         harness_fail_alloc(0);
         ps_client_clear(w.clients[0]);
     }
-    CHECK(ps_client_dense(w.clients[0], &spec, &piece, 1, &id, &err) == PS_OK && id == w.sparse + 1);
+    CHECK(ps_client_create(w.clients[0], &spec, &piece, 1, &id, &err) == PS_OK && id == w.sparse + 1);
     run_all(&w, 0);
     push_from(&w, 0, 0);
     check_values(&w, 0, -1);

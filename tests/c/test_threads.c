@@ -42,8 +42,8 @@ static void *train(void *arg) {
     sparse.entry = (ps_entry){PS_ENTRY_COUNT, {2, 0}};
     CHECK(ps_client_new(&c, SHARDS, 0, t->number, &err) == PS_OK);
     for (uint32_t shard = 0; shard < SHARDS; shard++) attach(t, c, shard);
-    CHECK(ps_client_dense(c, &dense, pieces, SHARDS, &w, &err) == PS_OK);
-    CHECK(ps_client_sparse(c, &sparse, 0, SHARDS, &e, &err) == PS_OK);
+    CHECK(ps_client_create(c, &dense, pieces, SHARDS, &w, &err) == PS_OK);
+    CHECK(ps_client_create(c, &sparse, (ps_piece[]){{0, 0, 0}, {1, 0, 0}}, SHARDS, &e, &err) == PS_OK);
     CHECK(ps_client_use(c, PS_INIT, w, NULL, t->number == 0 ? t->values : NULL, NULL, &err) == PS_OK);
     run(t, c, false);
     for (int step = 0; step < STEPS; step++) {

@@ -152,8 +152,8 @@ void create_all(world *w) {
     sparse.mode = w->mode;
     sparse.discard = w->discard;
     for (uint32_t t = 0; t < w->n; t++) {
-        CHECK(ps_client_dense(w->clients[t], &dense, &whole, 1, &w->dense, &err) == PS_OK);
-        CHECK(ps_client_sparse(w->clients[t], &sparse, 0, 1, &w->sparse, &err) == PS_OK);
+        CHECK(ps_client_create(w->clients[t], &dense, &whole, 1, &w->dense, &err) == PS_OK);
+        CHECK(ps_client_create(w->clients[t], &sparse, &(ps_piece){0}, 1, &w->sparse, &err) == PS_OK);
         CHECK(ps_client_use(w->clients[t], PS_INIT, w->dense, NULL, t == 0 ? zero : NULL, NULL, &err) ==
               PS_OK);
     }

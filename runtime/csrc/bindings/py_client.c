@@ -187,47 +187,29 @@ static int set_name(ps_create *spec, const char *name, Py_ssize_t length) {
     return 0;
 }
 
-static PyObject *client_add_dense(PyObject *obj, PyObject *args) {
+static PyObject *client_add(PyObject *obj, PyObject *args) {
     client *self = (client *)obj;
-    ps_create spec = {0};
+    ps_create spec = {.sparse = PyTuple_Size(args) > 7};
     const char *name;
     Py_ssize_t length;
-    unsigned long long total;
+    unsigned long long total, seed = 0;
     PyObject *pieces;
     Py_buffer view = {0};
     uint32_t id = 0;
     ps_err err = {0};
-    if (!PyArg_ParseTuple(args, "s#KO&O&IIO", &name, &length, &total, py_optim, &spec.optim, py_schedule,
-                          &spec.schedule, &spec.mode, &spec.discard, &pieces))
-        return NULL;
-    spec.total = total;
-    if (ready(self) < 0 || set_name(&spec, name, length) < 0 ||
-        py_array(pieces, &view, PY_U64, false, "pieces") < 0)
-        return NULL;
-    int code = ps_client_dense(self->core, &spec, view.buf, (size_t)view.len / sizeof(ps_piece), &id, &err);
-    PyBuffer_Release(&view);
-    return code < 0 ? py_raise(&err) : PyLong_FromUnsignedLong(id);
-}
-
-static PyObject *client_add_sparse(PyObject *obj, PyObject *args) {
-    client *self = (client *)obj;
-    ps_create spec = {.sparse = 1};
-    const char *name;
-    Py_ssize_t length;
-    unsigned long long total, seed;
-    unsigned int first, n;
-    uint32_t id = 0;
-    ps_err err = {0};
-    if (!PyArg_ParseTuple(args, "s#KIO&O&(Iff)IIKIffII", &name, &length, &total, &spec.dim, py_optim,
-                          &spec.optim, py_schedule, &spec.schedule, &spec.entry.rule, &spec.entry.numbers[0],
-                          &spec.entry.numbers[1], &spec.mode, &spec.discard, &seed, &spec.init.kind,
-                          &spec.init.mean, &spec.init.std, &first, &n))
+    if (!PyArg_ParseTuple(args, "s#KO&O&IIO|(I(Iff)KIff)", &name, &length, &total, py_optim, &spec.optim,
+                          py_schedule, &spec.schedule, &spec.mode, &spec.discard, &pieces, &spec.dim,
+                          &spec.entry.rule, &spec.entry.numbers[0], &spec.entry.numbers[1], &seed,
+                          &spec.init.kind, &spec.init.mean, &spec.init.std))
         return NULL;
     spec.total = total;
     spec.init.seed = seed;
-    spec.init.table = ps_table_id(name, (size_t)length);
-    if (ready(self) < 0 || set_name(&spec, name, length) < 0) return NULL;
-    int code = ps_client_sparse(self->core, &spec, first, n, &id, &err);
+    if (spec.sparse) spec.init.table = ps_table_id(name, (size_t)length);
+    if (ready(self) < 0 || set_name(&spec, name, length) < 0 ||
+        py_array(pieces, &view, PY_U64, false, "pieces") < 0)
+        return NULL;
+    int code = ps_client_create(self->core, &spec, view.buf, (size_t)view.len / sizeof(ps_piece), &id, &err);
+    PyBuffer_Release(&view);
     return code < 0 ? py_raise(&err) : PyLong_FromUnsignedLong(id);
 }
 
@@ -399,8 +381,7 @@ OF_NUMBERS(count_shrunk, "K", PyLong_FromUnsignedLongLong(ps_client_shrunk(core,
 
 static PyMethodDef client_methods[] = {
     {"attach", client_attach, METH_VARARGS, "Take over a connected socket for a shard."},
-    {"add_dense", client_add_dense, METH_VARARGS, "Create a dense object."},
-    {"add_sparse", client_add_sparse, METH_VARARGS, "Create a table."},
+    {"add", client_add, METH_VARARGS, "Create a dense object, or a table."},
     {"init_dense", client_init_dense, METH_VARARGS, "Set or wait for initial values."},
     {"push", client_push, METH_VARARGS, "Push a gradient, and take new values."},
     {"pull", client_pull, METH_VARARGS, "Take values."},

@@ -54,11 +54,10 @@ typedef struct ps_seen {
 
 typedef struct ps_known {
     ps_create spec;
-    ps_piece *pieces; /* [pieces_n], of a dense object, in the order of shards */
+    ps_piece *pieces; /* [pieces_n], in the order of shards */
     size_t pieces_n;
-    uint32_t first, n; /* shards of a table */
-    ps_seen *seen;     /* [shards of the client] */
-    uint64_t dropped;  /* pushes that a shard dropped, counted by shard */
+    ps_seen *seen;    /* [shards of the client] */
+    uint64_t dropped; /* pushes that a shard dropped, counted by shard */
 } ps_known;
 
 /* Memory that lives as long as the call. */

@@ -252,17 +252,18 @@ static uint64_t size_on(const ps_known *o, uint32_t shard) {
 
 static int check_pieces(const ps_client *c, const ps_create *spec, const ps_piece *pieces, size_t n,
                         ps_err *err) {
-    for (size_t i = 0; i < n; i++) {
-        const ps_piece *p = &pieces[i];
-        if (p->shard >= c->shards || p->length == 0 || p->start > spec->total ||
-            p->length > spec->total - p->start || (i > 0 && p->shard < pieces[i - 1].shard))
-            return ps_fail(err, PS_EINVAL, 0, "piece %zu of '%.*s' is out of range", i, PS_NAME(spec));
-    }
+    if (spec->sparse && (n == 0 || spec->dim == 0 || spec->dim > PS_MAX_DIM))
+        return ps_fail(err, PS_EINVAL, 0, "table '%.*s': dim %u on %zu shards", PS_NAME(spec), spec->dim, n);
+    for (const ps_piece *p = pieces; p < pieces + n; p++)
+        if (p->shard >= c->shards || p->start > spec->total || p->length > spec->total - p->start ||
+            (p->length == 0) != spec->sparse || (p > pieces && p->shard < p[-1].shard + spec->sparse))
+            return ps_fail(err, PS_EINVAL, 0, "piece %td of '%.*s' is out of range", p - pieces,
+                           PS_NAME(spec));
     return PS_OK;
 }
 
-int ps_client_dense(ps_client *c, const ps_create *spec, const ps_piece *pieces, size_t n, uint32_t *id,
-                    ps_err *err) {
+int ps_client_create(ps_client *c, const ps_create *spec, const ps_piece *pieces, size_t n, uint32_t *id,
+                     ps_err *err) {
     ps_known *o = NULL;
     int code = check_pieces(c, spec, pieces, n, err);
     if (code == PS_OK) code = add_object(c, spec, &o, err);
@@ -278,21 +279,6 @@ int ps_client_dense(ps_client *c, const ps_create *spec, const ps_piece *pieces,
     return code;
 }
 
-int ps_client_sparse(ps_client *c, const ps_create *spec, uint32_t first, uint32_t n, uint32_t *id,
-                     ps_err *err) {
-    ps_known *o = NULL;
-    if (n == 0 || first >= c->shards || n > c->shards - first || spec->dim == 0 || spec->dim > PS_MAX_DIM)
-        return ps_fail(err, PS_EINVAL, 0, "table '%.*s': dim %u on %u shards", PS_NAME(spec), spec->dim, n);
-    int code = add_object(c, spec, &o, err);
-    if (code < 0) return code;
-    o->first = first;
-    o->n = n;
-    *id = c->objects_n - 1;
-    for (uint32_t s = 0; code == PS_OK && s < c->shards; s++) code = add_create(c, o, *id, s, 0, err);
-    if (code < 0) forget_object(c);
-    return code;
-}
-
 int ps_client_tell(ps_client *c, uint16_t op, uint64_t number, ps_err *err) {
     uint32_t shards = op == PS_BARRIER ? 1 : c->shards;
     uint16_t expect = op == PS_END_PASS ? PS_VERSIONS : PS_DONE;
@@ -304,8 +290,9 @@ int ps_client_tell(ps_client *c, uint16_t op, uint64_t number, ps_err *err) {
 
 /* Return true if every step has a push of the object to this shard. */
 static bool steps_on(const ps_known *o, uint32_t shard) {
-    if (o->spec.mode != PS_SYNC) return false;
-    return o->spec.sparse ? shard >= o->first && shard < o->first + o->n : size_on(o, shard) > 0;
+    for (size_t i = 0; o->spec.mode == PS_SYNC && i < o->pieces_n; i++)
+        if (o->pieces[i].shard == shard) return true;
+    return false;
 }
 
 int ps_client_cut(ps_client *c, bool now, uint32_t flags, ps_err *err) {

@@ -21,14 +21,10 @@ int ps_client_attach(ps_client *c, uint32_t shard, int fd, ps_err *err);
 /* Close the connection to a shard. Can't fail. */
 void ps_client_detach(ps_client *c, uint32_t shard);
 
-/* Add a dense object of spec->total floats, with its pieces in the order of shards, and the
- * requests that create it. *id is its number, from 0, in the order of creation. PS_OK, PS_EINVAL or
- * PS_ENOMEM. */
-int ps_client_dense(ps_client *c, const ps_create *spec, const ps_piece *pieces, size_t n, uint32_t *id,
-                    ps_err *err);
-
-/* Add a table on the shards [first, first + n), likewise. */
-int ps_client_sparse(ps_client *c, const ps_create *spec, uint32_t first, uint32_t n, uint32_t *id,
+/* Add a dense object of spec->total floats with its pieces, or a table on the shards of its pieces, which
+ * have no floats, and the requests that create it. Pieces are in the order of shards, each of which has at
+ * most one of a table. *id is its number, from 0, in the order of creation. PS_OK, PS_EINVAL or PS_ENOMEM. */
+int ps_client_create(ps_client *c, const ps_create *spec, const ps_piece *pieces, size_t n, uint32_t *id,
                      ps_err *err);
 
 /* The following functions add requests to the call being built. Arrays are borrowed until that call is done,

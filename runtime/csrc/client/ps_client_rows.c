@@ -16,19 +16,21 @@ typedef struct grouped {
 } grouped;
 
 static void count_keys(const ps_known *o, const grouped *g) {
-    memset(g->start, 0, (o->n + 1) * sizeof *g->start);
-    for (size_t i = 0; i < g->n; i++) g->start[ps_key_shard(g->keys[i], o->n) + 1]++;
-    for (uint32_t s = 0; s < o->n; s++) g->start[s + 1] += g->start[s];
+    uint32_t shards = (uint32_t)o->pieces_n;
+    memset(g->start, 0, (shards + 1) * sizeof *g->start);
+    for (size_t i = 0; i < g->n; i++) g->start[ps_key_shard(g->keys[i], shards) + 1]++;
+    for (uint32_t s = 0; s < shards; s++) g->start[s + 1] += g->start[s];
 }
 
 static int group_keys(ps_client *c, const ps_known *o, grouped *g, ps_err *err) {
-    size_t *at = ps_call_stage(c, o->n + 1, sizeof *at);
+    uint32_t shards = (uint32_t)o->pieces_n;
+    size_t *at = ps_call_stage(c, shards + 1, sizeof *at);
     uint64_t *sorted = ps_call_stage(c, g->n, sizeof *sorted);
     g->order = ps_call_stage(c, g->n, sizeof *g->order);
     if (at == NULL || sorted == NULL || g->order == NULL) return ps_call_no_memory(err);
-    memcpy(at, g->start, (o->n + 1) * sizeof *at);
+    memcpy(at, g->start, (shards + 1) * sizeof *at);
     for (size_t i = 0; i < g->n; i++) {
-        size_t place = at[ps_key_shard(g->keys[i], o->n)]++;
+        size_t place = at[ps_key_shard(g->keys[i], shards)]++;
         sorted[place] = g->keys[i];
         g->order[place] = i;
     }
@@ -56,9 +58,9 @@ static int group_rows(ps_client *c, grouped *g, ps_err *err) {
 }
 
 static int group(ps_client *c, const ps_known *o, grouped *g, ps_err *err) {
-    g->start = ps_call_stage(c, o->n + 1, sizeof *g->start);
+    g->start = ps_call_stage(c, o->pieces_n + 1, sizeof *g->start);
     if (g->start == NULL) return ps_call_no_memory(err);
-    if (o->n == 1) {
+    if (o->pieces_n == 1) {
         g->start[0] = 0;
         g->start[1] = g->n;
         return PS_OK;
@@ -105,15 +107,16 @@ int ps_client_use_rows(ps_client *c, uint16_t op, uint32_t id, const ps_batch *b
     else g.rows = rows;
     code = group(c, o, &g, err);
     size_t most = ps_rows_per_frame(g.floats);
-    for (uint32_t s = 0; code == PS_OK && s < o->n; s++) {
+    for (size_t s = 0; code == PS_OK && s < o->pieces_n; s++) {
         size_t at = g.start[s], end = g.start[s + 1];
+        uint32_t shard = (uint32_t)o->pieces[s].shard;
         if (at == end && op != PS_PUSH_ROWS) continue;
-        if (op == PS_PUSH_ROWS) code = ps_call_push(o, o->first + s, &head.version, err);
-        if (op == PS_PULL_ROWS) wait_for_push(o, o->first + s, &head);
+        if (op == PS_PUSH_ROWS) code = ps_call_push(o, shard, &head.version, err);
+        if (op == PS_PULL_ROWS) wait_for_push(o, shard, &head);
         while (code == PS_OK) {
             size_t to = end - at < most ? end : at + most;
             if (op == PS_PUSH_ROWS) head.flags = to < end ? PS_MORE : 0;
-            code = add_frame(c, o->first + s, head, &g, at, to, err);
+            code = add_frame(c, shard, head, &g, at, to, err);
             at = to;
             if (at == end) break;
         }
@@ -125,13 +128,14 @@ int ps_client_shrink(ps_client *c, uint32_t id, const ps_shrink *how, ps_err *er
     ps_known *o = NULL;
     int code = ps_call_find(c, id, 1, &o, err);
     if (code == PS_OK) code = ps_shrink_check(how, err);
-    for (uint32_t s = 0; code == PS_OK && s < o->n; s++) {
+    for (size_t s = 0; code == PS_OK && s < o->pieces_n; s++) {
         ps_shrink *body = ps_call_stage(c, 1, sizeof *body);
         if (body == NULL) return ps_call_no_memory(err);
         *body = *how;
         code = ps_call_iov(c, body, sizeof *body, err);
         if (code < 0) return code;
-        code = ps_call_request(c, o->first + s, (ps_header){.op = PS_SHRINK, .object = id}, PS_DONE, 1, err);
+        code = ps_call_request(c, (uint32_t)o->pieces[s].shard, (ps_header){.op = PS_SHRINK, .object = id},
+                               PS_DONE, 1, err);
     }
     return code;
 }

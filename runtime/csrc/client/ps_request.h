@@ -8,7 +8,7 @@
 
 typedef struct ps_client ps_client;
 
-/* Floats [start, start + length) of a dense object, on this shard. */
+/* Floats [start, start + length) of a dense object, or rows of a table, on this shard. */
 typedef struct ps_piece {
     uint64_t shard, start, length;
 } ps_piece;

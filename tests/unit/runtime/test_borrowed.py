@@ -50,8 +50,9 @@ class Calls:
         self.built: list[Array] = []
         mode, rule = (MODES["async"], 0), (RULE.pack(), RULE.schedule.pack())
         for n in SIZES:
-            self.core.add_dense(f"w{n}", n, *rule, *mode, np.array([0, 0, n], np.uint64))
-        self.table = self.core.add_sparse("t", 99, 1, *rule, ANY.pack(), *mode, 0, 1, 0.0, 0.0, 0, 1)
+            self.core.add(f"w{n}", n, *rule, *mode, np.array([0, 0, n], np.uint64))
+        table = (1, ANY.pack(), 0, 1, 0.0, 0.0)
+        self.table = self.core.add("t", 99, *rule, *mode, np.zeros(3, np.uint64), table)
         self.core.begin()
 
     def borrow(self, call: int, name: str, n: int, *, written: bool = False, is_keys: bool = False) -> F32:

@@ -86,7 +86,7 @@ def test_frames_have_the_documented_layout() -> None:
     with ours:
         client.attach(0, theirs.detach())
         whole = np.array([0, 0, 4], np.uint64)
-        client.add_dense("w", 4, reference.Rule(method=0, lr=0.1).pack(), Schedule().pack(), 0, 0, whole)
+        client.add("w", 4, reference.Rule(method=0, lr=0.1).pack(), Schedule().pack(), 0, 0, whole)
         client.push(0, values, values.copy(), 8, 0.5)
         client.begin()
         assert client.progress() is None
@@ -104,6 +104,6 @@ def test_frames_have_the_documented_layout() -> None:
 def test_client_refuses_a_batch_beyond_the_limits(samples: int, factor: float) -> None:
     client, values = _core.Client(1, 0, 0), np.zeros(4, np.float32)
     rule, whole = reference.Rule(method=0, lr=0.1).pack(), np.array([0, 0, 4], np.uint64)
-    client.add_dense("w", 4, rule, Schedule().pack(), 0, 0, whole)
+    client.add("w", 4, rule, Schedule().pack(), 0, 0, whole)
     with pytest.raises(ValueError, match=f"a push of {2**32} samples|a push with (-1|nan) times"):
         client.push(0, values, None, samples, factor)

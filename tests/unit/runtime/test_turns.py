@@ -109,9 +109,10 @@ class TurnsMachine(RuleBasedStateMachine):
         whole, zero = np.array([0, 0, SIZE], np.uint64), np.zeros(SIZE, np.float32)
         for t, trainer in enumerate(self.trainers):
             self.shard.connect(trainer.core, t)
-            trainer.core.add_dense("w", SIZE, RULE.pack(), Schedule().pack(), 0, 0, whole)
+            trainer.core.add("w", SIZE, RULE.pack(), Schedule().pack(), 0, 0, whole)
             rule, schedule = RULE.pack(), Schedule().pack()
-            trainer.core.add_sparse("e", KEYS, DIM, rule, schedule, ANY.pack(), 0, 0, 1, 0, 0.0, 0.5, 0, 1)
+            table = (DIM, ANY.pack(), 1, 0, 0.0, 0.5)
+            trainer.core.add("e", KEYS, rule, schedule, 0, 0, np.zeros(3, np.uint64), table)
             trainer.core.init_dense(DENSE, zero if t == 0 else None)
         for t in range(n):
             self.finish(t, 0)
