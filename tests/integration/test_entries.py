@@ -236,4 +236,4 @@ def test_trainer_that_is_not_the_first_may_not_shrink() -> None:
         texts = run_trainers(2, act)
         for one in found.processes:
             one.proc.terminate()
-    assert "trainer 1 shrinks 'e'; only trainer 0 may" in texts[1]
+    assert "'e': SHRINK of trainer 1; only trainer 0 may" in texts[1]

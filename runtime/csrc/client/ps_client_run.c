@@ -161,7 +161,7 @@ static int read_link(ps_client *c, ps_link *l, ps_err *err) {
 static int serve_link(ps_client *c, ps_link *l, short events, ps_err *err) {
     int code = PS_OK;
     if (events & (POLLIN | POLLHUP | POLLERR)) {
-        ps_conn_ready(&l->conn);
+        l->conn.dry = false;
         code = read_link(c, l, err);
     }
     if ((code == PS_OK || code == PS_EAGAIN) && l->sending != NULL) code = send_link(l, err);
@@ -172,7 +172,7 @@ static int serve_link(ps_client *c, ps_link *l, short events, ps_err *err) {
 static int last_words(ps_client *c, ps_link *l, int code, ps_err *err) {
     if (code != PS_ECONN || l->conn.fd < 0) return code;
     ps_err heard;
-    ps_conn_ready(&l->conn);
+    l->conn.dry = false;
     int read = read_link(c, l, &heard);
     if (read != PS_EREMOTE) return code;
     *err = heard;

@@ -162,9 +162,6 @@ static int begin_read(ps_shard *s, ps_peer *p, const ps_object *o, ps_err *err) 
 }
 
 static int may_set(const ps_peer *p, const ps_object *o, ps_err *err) {
-    if (p->trainer != 0)
-        return ps_fail(err, PS_EPROTO, 0, "trainer %u sets rows of '%.*s'; only trainer 0 may", p->trainer,
-                       PS_NAME(&o->spec));
     bool first = o->given || o->step.version == 0;
     if (p->repeated || (first && !ps_step_open(&o->step))) return PS_OK;
     return ps_fail(err, PS_EPROTO, 0,
@@ -200,10 +197,7 @@ static int begin_rows(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
 static int begin_init(ps_shard *s PS_UNUSED, ps_peer *p, ps_object *o, ps_err *err) {
     bool values = p->head.length == o->dense.n * sizeof(float) && p->trainer == 0;
     if (p->head.length != 0 && !values) return bad_length(&p->head, err);
-    if (o->dense.ready) { /* only the first values count; these are equal or late */
-        p->sink = PS_SINK_DROP;
-        return PS_OK;
-    }
+    if (o->dense.ready) return PS_OK; /* only the first values count; these are equal or late */
     p->sink = PS_SINK_BYTES;
     p->mem = (uint8_t *)o->dense.values;
     return PS_OK;
@@ -217,16 +211,11 @@ static int begin_create(ps_shard *s, ps_peer *p, ps_object *o PS_UNUSED, ps_err 
     if (p->head.object > s->objects_n || (p->repeated && p->head.object == s->objects_n))
         return ps_fail(err, PS_EPROTO, 0, "CREATE of object %u after %u%s", p->head.object, s->objects_n,
                        p->repeated ? ", repeated" : "");
-    p->sink = PS_SINK_BYTES;
-    p->mem = p->create;
-    return PS_OK;
+    return body_buffer(s, p, 0, err);
 }
 
 static int begin_shrink(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
     if (p->head.length != sizeof(ps_shrink)) return bad_length(&p->head, err);
-    if (p->trainer != 0)
-        return ps_fail(err, PS_EPROTO, 0, "trainer %u shrinks '%.*s'; only trainer 0 may", p->trainer,
-                       PS_NAME(&o->spec));
     if (o->spec.entry.rule == PS_ENTRY_ANY)
         return ps_fail(
             err, PS_EPROTO, 0,
@@ -238,14 +227,7 @@ static int begin_shrink(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
         (s->pass.there[0] || o->step.part[0] != PS_PART_NONE || o->step.next != 0))
         return ps_fail(err, PS_EPROTO, 0, "trainer 0 shrinks '%.*s' in the middle of its own step",
                        PS_NAME(&o->spec));
-    p->sink = PS_SINK_BYTES;
-    p->mem = p->create;
-    return PS_OK;
-}
-
-static int begin_cut(ps_shard *s PS_UNUSED, ps_peer *p, ps_object *o PS_UNUSED, ps_err *err) {
-    if (p->trainer == 0) return PS_OK;
-    return ps_fail(err, PS_EPROTO, 0, "trainer %u asks for a cut; only trainer 0 may", p->trainer);
+    return body_buffer(s, p, 0, err);
 }
 
 static int begin_wait(ps_shard *s, ps_peer *p, ps_object *o PS_UNUSED, ps_err *err) {
@@ -267,20 +249,25 @@ static int begin_body(ps_shard *s, ps_peer *p, ps_err *err) {
     static const struct {
         int (*begin)(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err);
         int object;
+        bool first; /* of trainer 0 alone */
     } requests[PS_CUT + 1] = {
-        [PS_CREATE] = {begin_create, NONE},   [PS_INIT] = {begin_init, DENSE},
-        [PS_SET_ROWS] = {begin_rows, TABLE},  [PS_PUSH] = {begin_push, DENSE},
-        [PS_PUSH_ROWS] = {begin_rows, TABLE}, [PS_PULL] = {begin_pull, DENSE},
-        [PS_PULL_ROWS] = {begin_rows, TABLE}, [PS_END_PASS] = {begin_wait, NONE},
-        [PS_BARRIER] = {begin_wait, NONE},    [PS_FINISH] = {begin_wait, NONE},
-        [PS_SHRINK] = {begin_shrink, TABLE},  [PS_CUT] = {begin_cut, NONE},
+        [PS_CREATE] = {begin_create, NONE, false},   [PS_INIT] = {begin_init, DENSE, false},
+        [PS_SET_ROWS] = {begin_rows, TABLE, true},   [PS_PUSH] = {begin_push, DENSE, false},
+        [PS_PUSH_ROWS] = {begin_rows, TABLE, false}, [PS_PULL] = {begin_pull, DENSE, false},
+        [PS_PULL_ROWS] = {begin_rows, TABLE, false}, [PS_END_PASS] = {begin_wait, NONE, false},
+        [PS_BARRIER] = {begin_wait, NONE, false},    [PS_FINISH] = {begin_wait, NONE, false},
+        [PS_SHRINK] = {begin_shrink, TABLE, true},   [PS_CUT] = {NULL, NONE, true},
     };
     uint16_t op = p->head.op;
     ps_object *o = NULL;
     if (op > PS_CUT) return ps_fail(err, PS_EPROTO, 0, "%s is not a request", ps_op_name(op));
     int code = PS_OK, object = requests[op].object;
     if (object != NONE) code = find_object(s, &p->head, object == TABLE, &o, err);
-    return code < 0 ? code : requests[op].begin(s, p, o, err);
+    if (code == PS_OK && requests[op].first && p->trainer != 0) {
+        code = ps_fail(err, PS_EPROTO, 0, "%s of trainer %u; only trainer 0 may", ps_op_name(op), p->trainer);
+        return o == NULL ? code : ps_fail_about(err, o->spec.name);
+    }
+    return code < 0 || requests[op].begin == NULL ? code : requests[op].begin(s, p, o, err);
 }
 
 static int check_sender(const ps_shard *s, const ps_peer *p, ps_err *err) {

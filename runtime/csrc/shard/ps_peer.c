@@ -3,9 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/ps_room.h"
-
-enum { SEND_AT_ONCE = 32 }; /* answers in one system call */
+enum { PIECES = 64 }; /* iovecs in one system call */
 
 void ps_peer_init(ps_peer *p, uint32_t trainer) {
     memset(p, 0, sizeof *p);
@@ -13,18 +11,24 @@ void ps_peer_init(ps_peer *p, uint32_t trainer) {
     ps_conn_init(&p->conn);
 }
 
+static void drop_first(ps_peer *p) {
+    ps_reply *r = p->out;
+    if (r->owned != NULL) p->out_owned -= r->length;
+    p->out = r->next;
+    p->out_n--;
+    free(r->owned);
+    free(r);
+}
+
 static void drop_answers(ps_peer *p) {
-    for (size_t i = p->out_from; i < p->out_to; i++) free(p->out[i].owned);
-    p->out_from = p->out_to = p->out_sent = 0;
-    p->out_owned = 0;
+    while (p->out != NULL) drop_first(p);
+    p->out_sent = 0;
 }
 
 void ps_peer_close(ps_peer *p) {
     ps_conn_close(&p->conn);
     drop_answers(p);
-    free(p->out);
     free(p->rows);
-    p->out = NULL;
     p->rows = NULL;
 }
 
@@ -41,30 +45,20 @@ void ps_peer_lost(ps_peer *p) {
     p->armed = 0;
 }
 
-static int grow(ps_peer *p, ps_err *err) {
-    if (p->out_from > 0) {
-        memmove(p->out, p->out + p->out_from, (p->out_to - p->out_from) * sizeof *p->out);
-        p->out_to -= p->out_from;
-        p->out_from = 0;
-    }
-    if (p->out_to >= PS_MAX_ANSWERS)
-        return ps_fail(err, PS_ELIMIT, 0, "trainer %u leaves %u answers unread", p->trainer, PS_MAX_ANSWERS);
-    if (ps_room(&p->out, p->out_to + 1, &p->out_cap, sizeof *p->out)) return PS_OK;
-    return ps_fail(err, PS_ENOMEM, 0, "answers of trainer %u", p->trainer);
-}
-
 int ps_peer_answer(ps_peer *p, const ps_header *head, const void *body, void *owned, ps_err *err) {
-    int code = p->out_to == p->out_cap ? grow(p, err) : PS_OK;
-    if (code < 0) {
+    ps_reply *r = p->out_n < PS_MAX_ANSWERS ? malloc(sizeof *r) : NULL;
+    if (r == NULL) {
         free(owned);
-        return code;
+        if (p->out_n < PS_MAX_ANSWERS) return ps_fail(err, PS_ENOMEM, 0, "answers of trainer %u", p->trainer);
+        return ps_fail(err, PS_ELIMIT, 0, "trainer %u leaves %u answers unread", p->trainer, PS_MAX_ANSWERS);
     }
-    ps_reply *r = &p->out[p->out_to++];
+    *r = (ps_reply){.body = body, .length = (size_t)head->length, .owned = owned};
     ps_header_encode(head, r->header);
-    r->body = body;
-    r->length = (size_t)head->length;
-    r->owned = owned;
     if (owned != NULL) p->out_owned += r->length;
+    if (p->out == NULL) p->out = r;
+    else p->out_last->next = r;
+    p->out_last = r;
+    p->out_n++;
     return PS_OK;
 }
 
@@ -72,33 +66,23 @@ int ps_peer_answer(ps_peer *p, const ps_header *head, const void *body, void *ow
 static size_t gather(const ps_peer *p, struct iovec *iov) {
     size_t n = 0;
     uint64_t skip = p->out_sent;
-    for (size_t i = p->out_from; i < p->out_to && i < p->out_from + SEND_AT_ONCE; i++) {
-        ps_reply *r = &p->out[i];
+    for (ps_reply *r = p->out; r != NULL && n < PIECES - 1; r = r->next) {
         const struct iovec parts[] = {{r->header, PS_HEADER_BYTES}, {(void *)r->body, r->length}};
-        n += ps_conn_collect(parts, 2, &skip, iov + n, 2 * SEND_AT_ONCE - n);
+        n += ps_conn_collect(parts, 2, &skip, iov + n, PIECES - n);
     }
     return n;
 }
 
-static void advance(ps_peer *p, size_t sent) {
-    p->out_sent += sent;
-    while (p->out_from < p->out_to) {
-        ps_reply *r = &p->out[p->out_from];
-        if (p->out_sent < PS_HEADER_BYTES + r->length) return;
-        p->out_sent -= PS_HEADER_BYTES + r->length;
-        if (r->owned != NULL) p->out_owned -= r->length;
-        free(r->owned);
-        p->out_from++;
-    }
-    p->out_from = p->out_to = 0;
-}
-
 int ps_peer_flush(ps_peer *p, ps_err *err) {
-    struct iovec iov[2 * SEND_AT_ONCE];
-    while (ps_peer_unsent(p)) {
+    struct iovec iov[PIECES];
+    while (p->out != NULL) {
         int64_t sent = ps_conn_send(&p->conn, iov, gather(p, iov), err);
         if (sent < 0) return (int)sent;
-        advance(p, (size_t)sent);
+        p->out_sent += (size_t)sent;
+        while (p->out != NULL && p->out_sent >= PS_HEADER_BYTES + p->out->length) {
+            p->out_sent -= PS_HEADER_BYTES + p->out->length;
+            drop_first(p);
+        }
     }
     return PS_OK;
 }
@@ -108,13 +92,9 @@ uint64_t ps_peer_left(const ps_peer *p) {
 }
 
 bool ps_peer_owes(const ps_peer *p, const void *body) {
-    for (size_t i = p->out_from; i < p->out_to; i++)
-        if (p->out[i].body == body && p->out[i].length > 0) return true;
+    for (const ps_reply *r = p->out; r != NULL; r = r->next)
+        if (r->body == body && r->length > 0) return true;
     return false;
-}
-
-bool ps_peer_unsent(const ps_peer *p) {
-    return p->out_from < p->out_to;
 }
 
 bool ps_peer_full(const ps_peer *p) {

@@ -31,6 +31,7 @@ typedef enum ps_sink {
 
 /* An answer being sent. */
 typedef struct ps_reply {
+    struct ps_reply *next;
     uint8_t header[PS_HEADER_BYTES];
     const uint8_t *body; /* borrowed from an object, or `owned` */
     size_t length;
@@ -61,7 +62,7 @@ typedef struct ps_peer {
     bool repeated;  /* a repetition of a complete request */
     ps_sink sink;
     uint8_t *mem;     /* of PS_SINK_BYTES; borrowed */
-    ps_held *rows;    /* the body of a request on a table; owned */
+    ps_held *rows;    /* the body of CREATE or of a request on a table; owned */
     uint64_t got;     /* bytes of the body already taken */
     bool dying;       /* an error was sent: further input is dropped until the other side closes */
     int64_t dead_ms;  /* then: time to close anyway */
@@ -70,11 +71,10 @@ typedef struct ps_peer {
     size_t carried;
     uint32_t armed; /* events that epoll watches */
 
-    ps_reply *out; /* [out_cap] */
-    size_t out_from, out_to, out_cap;
-    size_t out_sent;               /* bytes of the first */
-    uint64_t out_owned;            /* bytes of owned bodies */
-    uint8_t create[PS_MAX_CREATE]; /* the body of CREATE */
+    ps_reply *out, *out_last; /* answers to send; last: undefined if there is no first */
+    uint32_t out_n;
+    size_t out_sent;    /* bytes of the first */
+    uint64_t out_owned; /* bytes of owned bodies */
 } ps_peer;
 
 /* Initialise a trainer that never connected. Can't fail. */
@@ -98,9 +98,6 @@ int ps_peer_flush(ps_peer *p, ps_err *err);
 
 /* Return the missing bytes of the body being received; earlier ones are sent again, and count. */
 uint64_t ps_peer_left(const ps_peer *p);
-
-/* Return true if answers wait to be sent. */
-bool ps_peer_unsent(const ps_peer *p);
 
 /* Return true if reading must stop until the trainer has taken some of its answers. Values are sent from
  * their object and need no memory; rows do. */

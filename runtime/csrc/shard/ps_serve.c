@@ -105,7 +105,7 @@ static int64_t piece(ps_shard *s, ps_peer *p, ps_err *err) {
 static int do_create(ps_shard *s, ps_peer *p, ps_err *err) {
     ps_create spec = {0};
     char text[PS_EVENT_TEXT];
-    int code = ps_create_decode(p->create, (size_t)p->head.length, &spec, err);
+    int code = ps_create_decode((uint8_t *)p->rows->data, (size_t)p->head.length, &spec, err);
     if (code < 0) return spec.name_length > 0 ? ps_fail_about(err, spec.name) : code;
     if (p->head.object == s->objects_n) {
         if (!ps_room(&s->objects, s->objects_n + 1, &s->objects_cap, sizeof *s->objects))
@@ -197,7 +197,7 @@ static int do_set_rows(ps_shard *s, const ps_peer *p, ps_object *o, ps_err *err)
 
 static int do_shrink(const ps_peer *p, ps_object *o, ps_err *err) {
     ps_shrink how;
-    memcpy(&how, p->create, sizeof how);
+    memcpy(&how, p->rows->data, sizeof how);
     if (ps_shrink_check(&how, err) < 0) return ps_fail_about(err, o->spec.name);
     o->shrunk += ps_sparse_shrink(o->sparse, &how);
     return PS_OK;
@@ -426,7 +426,7 @@ int ps_serve_input(ps_shard *s, ps_peer *p, ps_err *err) {
         ps_answer_error(s, p, err);
         drop_rows(s, p);
     }
-    p->hungry = ps_conn_buffered(&p->conn);
+    p->hungry = p->conn.from < p->conn.to;
     return PS_OK;
 }
 

@@ -54,7 +54,7 @@ static void arm(ps_shard *s, ps_peer *p) {
     ps_conn_await(&p->conn, p->in_body ? ps_peer_left(p) : 0);
     uint32_t want = EPOLLRDHUP;
     if (!p->paused && !p->full) want |= EPOLLIN;
-    if (p->full || ps_peer_unsent(p)) want |= EPOLLOUT; /* a full one has input left, maybe in our buffer */
+    if (p->full || p->out != NULL) want |= EPOLLOUT; /* a full one has input left, maybe in our buffer */
     if (want == p->armed) return;
     struct epoll_event event = {.events = want, .data.u64 = p->trainer};
     if (epoll_ctl(s->epoll_fd, p->armed ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, p->conn.fd, &event) == 0)
@@ -81,7 +81,7 @@ static void settle_peers(ps_shard *s) {
 /* Read the input if allowed now. Returns true if the connection is gone. */
 static bool read_peer(ps_shard *s, ps_peer *p, uint32_t events, ps_err *err) {
     const uint32_t broken = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
-    ps_conn_ready(&p->conn);
+    p->conn.dry = false;
     if (p->full) {
         if (ps_peer_flush(p, err) == PS_ECONN) return true;
         p->full = ps_peer_full(p);

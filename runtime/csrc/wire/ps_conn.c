@@ -48,10 +48,6 @@ void ps_conn_close(ps_conn *c) {
     ps_conn_init(c);
 }
 
-void ps_conn_ready(ps_conn *c) {
-    c->dry = false;
-}
-
 int64_t ps_now_ms(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -133,10 +129,6 @@ void ps_conn_await(ps_conn *c, uint64_t left) {
     if (c->fd < 0 || c->batched == batched) return;
     c->batched = batched;
     set_option(c->fd, SOL_SOCKET, SO_RCVLOWAT, batched ? BATCH_BYTES : 1);
-}
-
-bool ps_conn_buffered(const ps_conn *c) {
-    return c->from < c->to;
 }
 
 size_t ps_conn_collect(const struct iovec *piece, size_t n, uint64_t *skip, struct iovec *iov, size_t room) {

@@ -13,7 +13,7 @@
 
 typedef struct ps_conn {
     int fd;          /* owned; -1: none */
-    bool dry;        /* the last read left nothing; ps_conn_ready() resets it */
+    bool dry;        /* the last read left nothing; to be reset when poll or epoll reports input */
     bool batched;    /* ps_conn_await(): poll waits for many bytes */
     size_t from, to; /* unread part of `in` */
     uint8_t in[PS_CONN_BUFFER];
@@ -33,9 +33,6 @@ int ps_conn_open(ps_conn *c, int fd, bool patient, ps_err *err);
 /* Close the socket, if any, and discard what was read. Can't fail. */
 void ps_conn_close(ps_conn *c);
 
-/* Note that poll or epoll reports input. Can't fail. */
-void ps_conn_ready(ps_conn *c);
-
 /* Read the next header. PS_OK, PS_EAGAIN, PS_ECONN (closed or reset) or PS_EPROTO. */
 int ps_conn_header(ps_conn *c, ps_header *h, ps_err *err);
 
@@ -48,9 +45,6 @@ int64_t ps_conn_scatter(ps_conn *c, struct iovec *iov, size_t n, ps_err *err);
 /* Prepare to wait for more, with `left` bytes missing of the current body: for a long body poll and epoll
  * report many bytes at once, not each packet. Can't fail. */
 void ps_conn_await(ps_conn *c, uint64_t left);
-
-/* Return true if bytes were read and not taken. */
-bool ps_conn_buffered(const ps_conn *c);
 
 /* Collect what follows the first *skip bytes of n pieces, which are taken from it. Returns the number of
  * iovecs, at most `room`. */
