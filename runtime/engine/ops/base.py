@@ -76,7 +76,8 @@ class Op:
     backward reads the result. `is_view`: the result may share memory with an input. `keeps_items`: the result
     for sequences is a sequence, item by item. `has_bias`: the last parameter is a bias, which may be missing.
 
-    An object belongs to one plan and computes one step at a time. `needs`: the inputs whose gradients
+    An object belongs to one plan and computes one step at a time, or has a value whose form is to be found,
+    in find_shape(), find_params() and check_params() alone. `needs`: the inputs whose gradients
     are needed. `in_place`: the first input is to be overwritten. `sequence`: the data whose offsets the
     items of the first sequence among its inputs have. `is_loss`: its gradient is 1.
     """
@@ -98,28 +99,27 @@ class Op:
             setattr(cls, name, value)
         OPS.update(dict.fromkeys(op.split(), cls))
 
-    def __init__(self, value: Value, needs: Sequence[bool]) -> None:
-        self.value = value
+    def __init__(self, value: Value, needs: Sequence[bool] = ()) -> None:
+        self.value, self.attrs, self.params = value, value.attrs, value.params
         self.needs = tuple(needs)
         self.in_place = False
         self.is_loss = False
         self.sequence = ""
         self._buffers: dict[str, Array] = {}
 
-    # find_shape(attrs, *inputs) returns the shape of the result; raises ValueError if an input does not fit.
-    find_shape: ClassVar[Callable[..., Shape]] = staticmethod(lambda attrs, x: x.shape)
+    # find_shape(*inputs) returns the shape of the result; raises ValueError if an input does not fit.
+    find_shape: Callable[..., Shape] = staticmethod(lambda x: x.shape)
 
-    # find_params(attrs, *inputs) returns the shapes of the parameters; ANY_ROWS: as many as the first has.
-    find_params: ClassVar[Callable[..., Sequence[Shape]]] = staticmethod(lambda attrs, *inputs: ())
+    # find_params(*inputs) returns the shapes of the parameters; ANY_ROWS: as many as the first has.
+    find_params: Callable[..., Sequence[Shape]] = staticmethod(lambda *inputs: ())
 
-    @classmethod
-    def check_params(cls, attrs: Mapping[str, Any], params: Sequence[ParamConfig], *inputs: Value) -> None:
+    def check_params(self, *inputs: Value) -> None:
         """Raise ValueError if the parameters are not those that find_params() has, a bias of any shape."""
-        shapes = cls.find_params(attrs, *inputs)
-        if len(params) not in (len(shapes), len(shapes) - cls.has_bias):
+        params, shapes = self.params, self.find_params(*inputs)
+        if len(params) not in (len(shapes), len(shapes) - self.has_bias):
             raise ValueError(f"{len(params)} parameters, expected {len(shapes)}")
         for i, (config, (*first, cols)) in enumerate(zip(params, shapes, strict=False)):
-            is_bias = cls.has_bias and i == len(shapes) - 1
+            is_bias = self.has_bias and i == len(shapes) - 1
             expected = params[0].rows if first == [ANY_ROWS] else math.prod(first), cols
             size = config.rows * config.cols
             if config.shape != expected and not (is_bias and size == math.prod(expected)):
@@ -199,19 +199,28 @@ def find_form(
     if op != "lookup" and any(config.sparse for config in params or ()):
         raise ValueError(f"{name}: sparse_update is only for embeddings and sparse vectors")
     try:
-        shape = cls.find_shape(attrs, *inputs)
+        own = _draft(op, inputs, attrs, params or ())
+        shape = own.find_shape(*inputs)
         if params is not None:
-            cls.check_params(attrs, params, *inputs)
+            own.check_params(*inputs)
     except ValueError as e:
         raise ValueError(f"{name}: {e}") from None
     has_items = bool(sequences) and shape[:1] == (BATCH,) and cls.keeps_items
     return Form(shape, cls.gives or attrs.get("to") or inputs[0].kind, has_items)
 
 
+def _draft(
+    op: str, inputs: Sequence[Value], attrs: Mapping[str, Any], params: Sequence[ParamConfig] = ()
+) -> Op:
+    """Return an operation whose form is to be found."""
+    value = Value(name=op, op=op, shape=(), inputs=tuple(inputs), attrs=attrs, params=tuple(params))
+    return OPS[op](value)
+
+
 def find_params(op: str, inputs: Sequence[Value], attrs: Mapping[str, Any], name: str) -> Sequence[Shape]:
     """Return the shapes of an operation's parameters; raises ValueError, beginning with `name`."""
     find_form(op, inputs, attrs, name=name)
-    return OPS[op].find_params(attrs, *inputs)
+    return _draft(op, inputs, attrs).find_params(*inputs)
 
 
 def make_value(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,27 +21,25 @@ class Conv(Op, op="conv", has_bias=True, options=("dilation", "filters", "kernel
     The other options have a number for each axis behind the channels; `padding`: zeros before and after it.
     """
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
-        spans = [(k - 1) * d + 1 for k, d in zip(attrs["kernel"], attrs["dilation"], strict=True)]
+    def find_shape(self, x: Value) -> Shape:
+        spans = [(k - 1) * d + 1 for k, d in zip(self.attrs["kernel"], self.attrs["dilation"], strict=True)]
         if len(x.shape) != 2 + len(spans) or not x.has_batch or x.shape[1] == FREE:
             raise ValueError(f"input {describe(x)}, expected batch, channels and {len(spans)} other axes")
         sizes = []
         for size, span, padding, stride in zip(
-            x.shape[2:], spans, attrs["padding"], attrs["stride"], strict=True
+            x.shape[2:], spans, self.attrs["padding"], self.attrs["stride"], strict=True
         ):
             if stride < 1 or span < 1 or padding < 0 or FREE != size < span - 2 * padding:
-                raise ValueError(f"input {describe(x)} has no windows of {attrs}")
+                raise ValueError(f"input {describe(x)} has no windows of {self.attrs}")
             sizes.append(FREE if size == FREE else (size + 2 * padding - span) // stride + 1)
-        return (x.shape[0], attrs["filters"], *sizes)
+        return (x.shape[0], self.attrs["filters"], *sizes)
 
-    @staticmethod
-    def find_params(attrs: Mapping[str, Any], x: Value) -> Sequence[Shape]:
-        return [(attrs["filters"], x.shape[1], *attrs["kernel"]), (attrs["filters"],)]
+    def find_params(self, x: Value) -> Sequence[Shape]:
+        return [(self.attrs["filters"], x.shape[1], *self.attrs["kernel"]), (self.attrs["filters"],)]
 
     def _read_windows(self, x: F32) -> F32:
         """Return all windows, [batch, ..., channels, *kernel]."""
-        attrs, axes = self.value.attrs, range(2, x.ndim)
+        attrs, axes = self.attrs, range(2, x.ndim)
         spans = [(k - 1) * d + 1 for k, d in zip(attrs["kernel"], attrs["dilation"], strict=True)]
         padded = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in attrs["padding"])])
         found = sliding_window_view(padded, spans, tuple(axes))
@@ -49,8 +47,8 @@ class Conv(Op, op="conv", has_bias=True, options=("dilation", "filters", "kernel
         return np.moveaxis(found[(slice(None), slice(None), *steps)], 1, len(axes) + 1)
 
     def forward(self, step: Step, x: F32) -> F32:
-        weight, *bias = (step.params[config.name] for config in self.value.params)
-        windows, filters = self._read_windows(x), self.value.attrs["filters"]
+        weight, *bias = (step.params[config.name] for config in self.params)
+        windows, filters = self._read_windows(x), self.attrs["filters"]
         places = windows.shape[: x.ndim - 1]
         self._columns = np.ascontiguousarray(windows).reshape(math.prod(places), -1)
         out = np.empty((len(self._columns), filters), FLOAT)
@@ -59,7 +57,7 @@ class Conv(Op, op="conv", has_bias=True, options=("dilation", "filters", "kernel
         return np.ascontiguousarray(np.moveaxis(out.reshape(*places, filters), -1, 1))
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
-        (config, *bias), filters = self.value.params, self.value.attrs["filters"]
+        (config, *bias), filters = self.params, self.attrs["filters"]
         rows = np.ascontiguousarray(np.moveaxis(grad, 1, -1)).reshape(-1, filters)
         total = np.empty((filters, self._columns.shape[1]), FLOAT)
         _core.matmul(rows.T, self._columns, total, None, step.threads)
@@ -76,7 +74,7 @@ class Conv(Op, op="conv", has_bias=True, options=("dilation", "filters", "kernel
 
     def _add_windows(self, columns: F32, sizes: Shape, shape: Shape) -> F32:
         """Return the sum of all windows with an item, one place of the kernel after the other."""
-        attrs = self.value.attrs
+        attrs = self.attrs
         parts: Any = columns.reshape(shape[0], *sizes, shape[1], *attrs["kernel"])
         inner = [slice(p, p + n) for n, p in zip(shape[2:], attrs["padding"], strict=True)]
         back = np.zeros((*shape[:2], *(one.start + one.stop for one in inner)), FLOAT)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from ... import _core
@@ -34,8 +31,7 @@ def find_logs(probability: F32, step: Step) -> F32:
 class _LabelCost(Op, takes=("float", "id")):
     """A cost of scores or probabilities, [..., classes], with the class of each row: [...] or [..., 1]."""
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], x: Value, label: Value) -> Shape:
+    def find_shape(self, x: Value, label: Value) -> Shape:
         rows = x.shape[:-1]
         if len(x.shape) < 2 or label.shape not in (rows, (*rows, 1)):
             raise ValueError(f"label {describe(label)} has not one class for each row of {describe(x)}")
@@ -85,7 +81,7 @@ class CrossEntropy(_LabelCost, op="cross_entropy"):
         return back.reshape(probability.shape), None
 
 
-def _find_common_shape(attrs: Mapping[str, Any], x: Value, y: Value) -> Shape:
+def _find_common_shape(op: Op, x: Value, y: Value) -> Shape:
     if x.shape != y.shape:
         raise ValueError(f"inputs {describe(x)} and {describe(y)} differ in shape")
     return x.shape
@@ -94,9 +90,8 @@ def _find_common_shape(attrs: Mapping[str, Any], x: Value, y: Value) -> Shape:
 class SquareError(Op, op="square_error", takes=("float", "float")):
     """Sum of the squared differences of two vectors."""
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], x: Value, y: Value) -> Shape:
-        return (*_find_common_shape(attrs, x, y)[:-1], 1)
+    def find_shape(self, x: Value, y: Value) -> Shape:
+        return (*_find_common_shape(self, x, y)[:-1], 1)
 
     def forward(self, step: Step, x: F32, y: F32) -> F32:
         difference = np.subtract(x, y, out=self.get_buffer("difference", x.shape))
@@ -115,7 +110,7 @@ class SquareError(Op, op="square_error", takes=("float", "float")):
 class LogLoss(Op, op="log_loss", takes=("float", "float"), options=("epsilon",)):
     """-y log(p + epsilon) - (1 - y) log(1 - p + epsilon), for probabilities p and labels y from 0 to 1."""
 
-    find_shape = staticmethod(_find_common_shape)
+    find_shape = _find_common_shape
 
     def forward(self, step: Step, p: F32, y: F32) -> F32:
         high, low = (take_logs(one, step.threads) for one in self._shift(p))
@@ -126,14 +121,14 @@ class LogLoss(Op, op="log_loss", takes=("float", "float"), options=("epsilon",))
         return grad * ((np.float32(1.0) - y) / low - y / high), None
 
     def _shift(self, p: F32) -> tuple[F32, F32]:
-        epsilon = np.float32(self.value.attrs["epsilon"])
+        epsilon = np.float32(self.attrs["epsilon"])
         return p + epsilon, np.float32(1.0) - p + epsilon
 
 
 class BinaryCrossEntropy(Op, op="binary_cross_entropy", takes=("float", "float")):
     """-y log(p) - (1 - y) log(1 - p), for probabilities p and labels y; no logarithm is below -100."""
 
-    find_shape = staticmethod(_find_common_shape)
+    find_shape = _find_common_shape
 
     def forward(self, step: Step, p: F32, y: F32) -> F32:
         both = p.copy(), np.asarray(np.float32(1.0) - p)
@@ -148,7 +143,7 @@ class BinaryCrossEntropy(Op, op="binary_cross_entropy", takes=("float", "float")
 class SigmoidCrossEntropy(Op, op="sigmoid_cross_entropy", takes=("float", "float")):
     """-y log(p) - (1 - y) log(1 - p), for p = sigmoid(score) and labels y from 0 to 1; always finite."""
 
-    find_shape = staticmethod(_find_common_shape)
+    find_shape = _find_common_shape
 
     def forward(self, step: Step, scores: F32, y: F32) -> F32:
         # max(score, 0) - y score - log(sigmoid(|score|)) is the same, without the logarithm of a tiny number.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,11 +20,11 @@ class Parameter(Op, op="parameter", takes=(), is_view=True):
     """All values of a parameter, in the value's shape."""
 
     def forward(self, step: Step) -> F32:
-        (config,) = self.value.params
+        (config,) = self.params
         return step.params[config.name].reshape(self.value.shape)
 
     def backward(self, step: Step, grad: F32, result: F32) -> Grads:
-        (config,) = self.value.params
+        (config,) = self.params
         step.add_param_grad(config.name, np.ascontiguousarray(grad).reshape(config.shape))
         return ()
 
@@ -36,17 +35,16 @@ class Full(Op, op="full", takes=(None,), optional=1, gives=None, options=("shape
     With an input, `shape` may have sizes of it, as that of Reshape.
     """
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], *source: Value) -> Shape:
-        shape = _resolve(attrs["shape"], *(one.shape for one in source))
+    def find_shape(self, *source: Value) -> Shape:
+        shape = _resolve(self.attrs["shape"], *(one.shape for one in source))
         if (FREE in shape or 0 in shape) and not (source and shape[0] == BATCH):
-            raise ValueError(f"shape {list(attrs['shape'])}, expected whole numbers from 1")
+            raise ValueError(f"shape {list(self.attrs['shape'])}, expected whole numbers from 1")
         return tuple(shape)
 
     def forward(self, step: Step, *source: Array) -> Array:
-        shape = _resolve(self.value.attrs["shape"], *(one.shape for one in source))
+        shape = _resolve(self.attrs["shape"], *(one.shape for one in source))
         out = self.get_buffer("result", tuple(shape), FLOAT if self.value.kind == "float" else ID)
-        out[...] = self.value.attrs["value"]
+        out[...] = self.attrs["value"]
         return out
 
     def backward(self, step: Step, grad: F32, result: F32, *source: Array) -> Grads:
@@ -56,8 +54,7 @@ class Full(Op, op="full", takes=(None,), optional=1, gives=None, options=("shape
 class ShapeOp(Op, op="shape", takes=(None,), gives="id"):
     """The sizes of all axes."""
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
+    def find_shape(self, x: Value) -> Shape:
         return (len(x.shape),)
 
     def forward(self, step: Step, x: Array) -> Ids:
@@ -69,23 +66,21 @@ class Fc(Op, op="fc", many=True, has_bias=True, options=("keeps", "size")):
     are rows of W. The parameters are one W for each input, then b if there is one.
     """
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], *inputs: Value) -> Shape:
-        keeps: int = attrs["keeps"]
+    def find_shape(self, *inputs: Value) -> Shape:
+        keeps: int = self.attrs["keeps"]
         for one in inputs:
             if not 0 < keeps < len(one.shape) or one.shape[:keeps] != inputs[0].shape[:keeps]:
                 raise ValueError(f"input {describe(one)} has no {keeps} leading axes like the first input")
             if FREE in one.shape[keeps:]:
                 raise ValueError(f"input {describe(one)} has a free size, which the weight can't have")
-        return (*inputs[0].shape[:keeps], attrs["size"])
+        return (*inputs[0].shape[:keeps], self.attrs["size"])
 
-    @staticmethod
-    def find_params(attrs: Mapping[str, Any], *inputs: Value) -> Sequence[Shape]:
-        size: int = attrs["size"]
-        return [*((math.prod(one.shape[attrs["keeps"] :]), size) for one in inputs), (size,)]
+    def find_params(self, *inputs: Value) -> Sequence[Shape]:
+        size: int = self.attrs["size"]
+        return [*((math.prod(one.shape[self.attrs["keeps"] :]), size) for one in inputs), (size,)]
 
     def forward(self, step: Step, *inputs: F32) -> F32:
-        params, keeps = self.value.params, self.value.attrs["keeps"]
+        params, keeps = self.params, self.attrs["keeps"]
         out = self.get_buffer("result", (*inputs[0].shape[:keeps], self.value.shape[-1]))
         rows = as_rows(out)
         start = step.params[params[-1].name] if len(params) > len(inputs) else None
@@ -95,7 +90,7 @@ class Fc(Op, op="fc", many=True, has_bias=True, options=("keeps", "size")):
         return out
 
     def backward(self, step: Step, grad: F32, result: F32, *inputs: F32) -> Grads:
-        params, keeps = self.value.params, self.value.attrs["keeps"]
+        params, keeps = self.params, self.attrs["keeps"]
         grad = as_rows(np.ascontiguousarray(grad))
         back: list[F32 | None] = []
         for i, (x, weight, needs) in enumerate(zip(inputs, params, self.needs, strict=False)):
@@ -119,15 +114,14 @@ class Matmul(Op, op="matmul", takes=("float", "float"), options=("transpose",)):
     ones. `transpose`: the last two axes of the first, and of the second, are exchanged before.
     """
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], *inputs: Value) -> Shape:
+    def find_shape(self, *inputs: Value) -> Shape:
         x, y = (
             (*one.shape[:-2], *one.shape[:-3:-1]) if swapped else one.shape
-            for one, swapped in zip(inputs, attrs["transpose"], strict=True)
+            for one, swapped in zip(inputs, self.attrs["transpose"], strict=True)
         )
         fits = min(len(x), len(y)) > 1 and x[-1] == y[-2] and y[:-2] in ((), x[:-2])
         moves = [len(one.shape) == 2 and one.has_batch for one in inputs]  # the batch, unless x is as it was
-        if not fits or moves[1] or (moves[0] and attrs["transpose"][0]):
+        if not fits or moves[1] or (moves[0] and self.attrs["transpose"][0]):
             raise ValueError(f"inputs {describe(inputs[0])} and {describe(inputs[1])} can't be multiplied")
         return (*x[:-1], y[-1])
 
@@ -143,7 +137,7 @@ class Matmul(Op, op="matmul", takes=("float", "float"), options=("transpose",)):
         return self._transpose(back_x, back_y)
 
     def _transpose(self, x: F32, y: F32) -> tuple[F32, F32]:
-        swap_x, swap_y = self.value.attrs["transpose"]
+        swap_x, swap_y = self.attrs["transpose"]
         return x.swapaxes(-1, -2) if swap_x else x, y.swapaxes(-1, -2) if swap_y else y
 
 
@@ -161,9 +155,8 @@ def _multiply(x: F32, y: F32, threads: int) -> F32:
 class Concat(Op, op="concat", takes=(None,), gives=None, many=True, options=("axis",)):
     """Inputs one after the other, along `axis`."""
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], *inputs: Value) -> Shape:
-        first, (axis,) = inputs[0], resolve_axes(inputs[0], attrs["axis"])
+    def find_shape(self, *inputs: Value) -> Shape:
+        first, axis = inputs[0], self._axis
         before, after = first.shape[:axis], first.shape[axis + 1 :]
         for one in inputs:
             form = (one.kind, len(one.shape), one.shape[:axis], one.shape[axis + 1 :])
@@ -171,9 +164,9 @@ class Concat(Op, op="concat", takes=(None,), gives=None, many=True, options=("ax
                 raise ValueError(f"{describe(first)} and {describe(one)} can't be joined at axis {axis}")
         return (*before, sum(one.shape[axis] for one in inputs), *after)
 
-    def __init__(self, value: Value, needs: Sequence[bool]) -> None:
+    def __init__(self, value: Value, needs: Sequence[bool] = ()) -> None:
         super().__init__(value, needs)
-        (self._axis,) = resolve_axes(value, value.attrs["axis"])
+        (self._axis,) = resolve_axes(value.inputs[0], self.attrs["axis"])
         ends = [0, *itertools.accumulate(one.shape[self._axis] for one in value.inputs)]
         self.parts = [(slice(None),) * self._axis + (slice(*pair),) for pair in itertools.pairwise(ends)]
         self.filled: set[int] = set()  # inputs that lookups write to their part, before
@@ -202,9 +195,8 @@ class Reshape(Op, op="reshape", takes=(None,), gives=None, options=("shape",), i
     -2 the input's first, -3 its second and so on. The batch stays the first size.
     """
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
-        given: Sequence[int] = attrs["shape"]
+    def find_shape(self, x: Value) -> Shape:
+        given: Sequence[int] = self.attrs["shape"]
         first, copied = int(x.has_batch), _find_copied(given)
         if any(axis is not None and axis >= len(x.shape) for axis in copied):
             raise ValueError(f"input {describe(x)} has fewer axes than the shape {list(given)} takes from it")
@@ -221,12 +213,8 @@ class Reshape(Op, op="reshape", takes=(None,), gives=None, options=("shape",), i
             raise ValueError(f"input {describe(x)} can't have the shape {list(given)}")
         return tuple(sizes)
 
-    def __init__(self, value: Value, needs: Sequence[bool]) -> None:
-        super().__init__(value, needs)
-        self._copied = _find_copied(value.attrs["shape"])
-
     def forward(self, step: Step, x: Array) -> Array:
-        pairs = zip(self.value.shape, self._copied, strict=True)
+        pairs = zip(self.value.shape, _find_copied(self.attrs["shape"]), strict=True)
         shape = [x.shape[axis] if size == FREE and axis is not None else size for size, axis in pairs]
         return x.reshape([len(x), *shape[1:]] if self.value.has_batch else shape)
 
@@ -249,9 +237,13 @@ class Slice(Op, op="slice", takes=(None,), gives=None, options=("parts",), is_vi
     several, as slices of Python, or "new" for another axis of size 1. The batch stays whole.
     """
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
-        parts, left = _read_parts(attrs["parts"]), list(x.shape)
+    def __init__(self, value: Value, needs: Sequence[bool] = ()) -> None:
+        super().__init__(value, needs)
+        parts = self.attrs["parts"]
+        self._parts = tuple([None if p == "new" else p if isinstance(p, int) else slice(*p) for p in parts])
+
+    def find_shape(self, x: Value) -> Shape:
+        parts, left = self._parts, list(x.shape)
         if len(parts) - parts.count(None) > len(x.shape):
             raise ValueError(f"input {describe(x)} has no {len(parts) - parts.count(None)} axes")
         if x.has_batch and parts[0] != slice(None):
@@ -269,10 +261,6 @@ class Slice(Op, op="slice", takes=(None,), gives=None, options=("parts",), is_vi
             sizes += [len(found)] if isinstance(found, range) else []
         return (*sizes, *left)
 
-    def __init__(self, value: Value, needs: Sequence[bool]) -> None:
-        super().__init__(value, needs)
-        self._parts = _read_parts(value.attrs["parts"])
-
     def forward(self, step: Step, x: Array) -> Array:
         return np.asarray(x[self._parts], order="C")
 
@@ -282,25 +270,20 @@ class Slice(Op, op="slice", takes=(None,), gives=None, options=("parts",), is_vi
         return (back,)
 
 
-def _read_parts(parts: Sequence[Any]) -> tuple[int | slice | None, ...]:
-    return tuple([None if one == "new" else one if isinstance(one, int) else slice(*one) for one in parts])
-
-
 class Transpose(Op, op="transpose", takes=(None,), gives=None, options=("perm",), is_view=True):
     """The same items with the axes in the order of `perm`; the batch stays first."""
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
-        perm: Sequence[int] = attrs["perm"]
+    def find_shape(self, x: Value) -> Shape:
+        perm: Sequence[int] = self.attrs["perm"]
         if sorted(perm) != list(range(len(x.shape))) or (x.has_batch and perm[0] != 0):
             raise ValueError(f"input {describe(x)} can't have its axes in the order {list(perm)}")
         return tuple(x.shape[i] for i in perm)
 
     def forward(self, step: Step, x: Array) -> Array:
-        return np.asarray(x.transpose(self.value.attrs["perm"]), order="C")
+        return np.asarray(x.transpose(self.attrs["perm"]), order="C")
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
-        return (grad.transpose(np.argsort(self.value.attrs["perm"])),)
+        return (grad.transpose(np.argsort(self.attrs["perm"])),)
 
 
 class Single(Op, op="single", takes=(None,), gives=None, is_view=True, keeps_items=False):
@@ -325,8 +308,7 @@ class Cross(Op, op="cross", takes=("id",), many=True, gives="id", options=("salt
     From k = hash_name(salt) on, each id gives the next k = hash_keys(k xor id).
     """
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], *slots: Value) -> Shape:
+    def find_shape(self, *slots: Value) -> Shape:
         for one in slots:
             if one.shape != slots[0].shape or (one.is_sequence and len(slots) > 1):
                 raise ValueError(
@@ -335,7 +317,7 @@ class Cross(Op, op="cross", takes=("id",), many=True, gives="id", options=("salt
         return slots[0].shape
 
     def forward(self, step: Step, *slots: Ids) -> Ids:
-        keys = np.full(slots[0].shape, _core.hash_name(self.value.attrs["salt"]), np.uint64)
+        keys = np.full(slots[0].shape, _core.hash_name(self.attrs["salt"]), np.uint64)
         for one in slots:
             keys = hash_keys(keys ^ one.view(np.uint64))
         return keys.view(np.int64)

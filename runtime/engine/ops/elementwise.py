@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -141,17 +140,21 @@ _COMPARISONS: Mapping[str, Callable[[Array, Array], Array]] = {
 }
 
 
-class Arithmetic(Op, op=" ".join(_ARITHMETIC), takes=("float", "float")):
-    """x + y and so on; sizes of 1 and missing leading sizes are repeated, but never over a batch."""
+def broadcast(op: Op, *inputs: Value) -> Shape:
+    """Return the shape of all inputs: sizes of 1 and missing first ones are repeated, never over a batch."""
+    rank = max(len(one.shape) for one in inputs)
+    axes = zip(*((1,) * (rank - len(one.shape)) + one.shape for one in inputs), strict=True)
+    sizes = [{*axis} - {1} or {1} for axis in axes]
+    moved = any(one.has_batch and len(one.shape) < rank for one in inputs)
+    if moved or any(len(found) > 1 for found in sizes):
+        raise ValueError(f"inputs {' and '.join(map(describe, inputs))} do not fit")
+    return tuple([found.pop() for found in sizes])
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], x: Value, y: Value) -> Shape:
-        rank = max(len(x.shape), len(y.shape))
-        pairs = list(zip(*((1,) * (rank - len(one.shape)) + one.shape for one in (x, y)), strict=True))
-        moved = any(one.has_batch and len(one.shape) < rank for one in (x, y))
-        if moved or any(a != b and 1 not in (a, b) for a, b in pairs):
-            raise ValueError(f"inputs {describe(x)} and {describe(y)} do not fit")
-        return tuple([a if b == 1 else b for a, b in pairs])
+
+class Arithmetic(Op, op=" ".join(_ARITHMETIC), takes=("float", "float")):
+    """x + y and so on; sizes as broadcast() has them."""
+
+    find_shape = broadcast
 
     def forward(self, step: Step, x: F32, y: F32) -> F32:
         return _ARITHMETIC[self.value.op][0](x, y)
@@ -162,9 +165,9 @@ class Arithmetic(Op, op=" ".join(_ARITHMETIC), takes=("float", "float")):
 
 
 class Comparison(Op, op=" ".join(_COMPARISONS), takes=(None, None), gives="id"):
-    """1 where it holds, else 0; sizes as Arithmetic has them."""
+    """1 where it holds, else 0; sizes as broadcast() has them."""
 
-    find_shape = Arithmetic.find_shape
+    find_shape = broadcast
 
     def forward(self, step: Step, x: Array, y: Array) -> Ids:
         return _COMPARISONS[self.value.op](x, y).astype(ID)
@@ -184,10 +187,10 @@ class Power(Op, op="pow", options=("y",)):
     """x to the power of the number `y`: whole numbers to 64 by products, others of an x above 0."""
 
     def forward(self, step: Step, x: F32) -> F32:
-        return _raise(x, self.value.attrs["y"], step.threads)
+        return _raise(x, self.attrs["y"], step.threads)
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
-        y: float = self.value.attrs["y"]
+        y: float = self.attrs["y"]
         return (grad * np.float32(y) * _raise(x, y - 1, step.threads),)
 
 
@@ -220,7 +223,7 @@ class Clip(Op, op="clip", options=("least", "most"), overwrites=True, reads_resu
         return (grad * ((result > least) & (result < most)),)
 
     def _find_limits(self) -> tuple[np.float32, np.float32]:
-        return np.float32(self.value.attrs["least"]), np.float32(self.value.attrs["most"])
+        return np.float32(self.attrs["least"]), np.float32(self.attrs["most"])
 
 
 class Scale(Op, op="scale", options=("bias", "scale"), overwrites=True):
@@ -228,12 +231,12 @@ class Scale(Op, op="scale", options=("bias", "scale"), overwrites=True):
 
     def forward(self, step: Step, x: F32) -> F32:
         out = self.take_copy(x)
-        out *= np.float32(self.value.attrs["scale"])
-        out += np.float32(self.value.attrs["bias"])
+        out *= np.float32(self.attrs["scale"])
+        out += np.float32(self.attrs["bias"])
         return out
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
-        return (grad * np.float32(self.value.attrs["scale"]),)
+        return (grad * np.float32(self.attrs["scale"]),)
 
 
 class ActivationOp(Op, op="exp relu sigmoid tanh", overwrites=True, reads_result=True):
@@ -254,8 +257,7 @@ class ActivationOp(Op, op="exp relu sigmoid tanh", overwrites=True, reads_result
 class SoftmaxOp(ActivationOp, op="softmax"):
     """exp(x) divided by its sum over the last axis."""
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
+    def find_shape(self, x: Value) -> Shape:
         if len(x.shape) < 1 + x.has_batch:
             raise ValueError(f"input {describe(x)} has no axis beside the batch")
         return x.shape
@@ -268,10 +270,9 @@ class DropoutOp(Op, op="dropout", options=("rate", "upscales"), overwrites=True)
     other steps, as in v2.
     """
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
-        if not 0.0 <= attrs["rate"] < 1.0:
-            raise ValueError(f"{attrs['rate']} is no share to drop, expected at least 0 and below 1")
+    def find_shape(self, x: Value) -> Shape:
+        if not 0.0 <= self.attrs["rate"] < 1.0:
+            raise ValueError(f"{self.attrs['rate']} is no share to drop, expected at least 0 and below 1")
         return x.shape
 
     def forward(self, step: Step, x: F32) -> F32:
@@ -284,7 +285,7 @@ class DropoutOp(Op, op="dropout", options=("rate", "upscales"), overwrites=True)
 
     def _find_factor(self, draw: Draw | None, shape: Shape) -> F32 | np.float32:
         """Return the factor of each item, from (seed, trainer, step, name, place) alone, or of all."""
-        rate, upscales = self.value.attrs["rate"], self.value.attrs["upscales"]
+        rate, upscales = self.attrs["rate"], self.attrs["upscales"]
         if draw is None:
             return np.float32(1.0 if upscales else 1.0 - rate)
         count = math.prod(shape)
@@ -294,28 +295,21 @@ class DropoutOp(Op, op="dropout", options=("rate", "upscales"), overwrites=True)
         return mask * np.float32(1.0 / (1.0 - rate)) if upscales else mask
 
 
-def _drop_axes(shape: Shape, axes: Sequence[int], *, keepdim: bool) -> Shape:
-    return tuple([1 if i in axes else size for i, size in enumerate(shape) if keepdim or i not in axes])
-
-
 class SumOp(Op, op="mean sum", options=("axis", "keepdim")):
     """Sum or mean over `axis`, a number, several or None for all; `keepdim` leaves axes of size 1."""
 
-    def __init__(self, value: Value, needs: Sequence[bool]) -> None:
+    def __init__(self, value: Value, needs: Sequence[bool] = ()) -> None:
         super().__init__(value, needs)
-        self._axes = resolve_axes(value.inputs[0], value.attrs["axis"])
+        self._axes = resolve_axes(value.inputs[0], self.attrs["axis"])
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
-        axes = resolve_axes(x, attrs["axis"])
-        found = _drop_axes(x.shape, axes, keepdim=attrs["keepdim"])
-        if 0 in axes and x.has_batch and found[:1] == (FREE,):
+    def find_shape(self, x: Value) -> Shape:
+        found = self._drop_axes(x.shape)
+        if 0 in self._axes and x.has_batch and found[:1] == (FREE,):
             raise ValueError(f"input {describe(x)} has a free size behind the batch, so it can't be reduced")
         return found
 
     def forward(self, step: Step, x: F32) -> F32:
-        total = self._reduce(x, step.threads)
-        return total.reshape(_drop_axes(x.shape, self._axes, keepdim=self.value.attrs["keepdim"]))
+        return self._reduce(x, step.threads).reshape(self._drop_axes(x.shape))
 
     def _reduce(self, x: F32, threads: int) -> F32:
         total = sum_axes(x, self._axes, threads)
@@ -327,8 +321,13 @@ class SumOp(Op, op="mean sum", options=("axis", "keepdim")):
         back[...] = self._keep_axes(grad, x) / self._find_divisor(x)
         return (back,)
 
+    def _drop_axes(self, shape: Shape, *, keepdim: bool = False) -> Shape:
+        kept = [1 if i in self._axes else size for i, size in enumerate(shape)]
+        left = [size for i, size in enumerate(shape) if i not in self._axes]
+        return tuple(kept if keepdim or self.attrs["keepdim"] else left)
+
     def _keep_axes(self, reduced: F32, x: F32) -> F32:
-        return reduced.reshape([1 if i in self._axes else size for i, size in enumerate(x.shape)])
+        return reduced.reshape(self._drop_axes(x.shape, keepdim=True))
 
     def _find_divisor(self, x: F32) -> np.float32:
         count = math.prod([x.shape[i] for i in self._axes])

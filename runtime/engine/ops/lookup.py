@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from ..arrays import F32, Ids, Part
 from ..entry import ShowClickEntry
 from ..graph import Graph, Value
-from ..param_config import ANY_ID, ParamConfig
+from ..param_config import ANY_ID
 from .base import ANY_ROWS, Array, Grads, Op, Shape, Step
 from .dense import Concat
 
@@ -24,34 +23,31 @@ class Lookup(Op, op="lookup", takes=("id",), options=("dim", "padding")):
     gradients of its rows, [.., 2 + dim].
     """
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], ids: Value) -> Shape:
-        return (*ids.shape, attrs["dim"])
+    def find_shape(self, ids: Value) -> Shape:
+        return (*ids.shape, self.attrs["dim"])
 
-    @staticmethod
-    def find_params(attrs: Mapping[str, Any], ids: Value) -> Sequence[Shape]:
-        return ((ANY_ROWS, attrs["dim"]),)
+    def find_params(self, ids: Value) -> Sequence[Shape]:
+        return ((ANY_ROWS, self.attrs["dim"]),)
 
-    @classmethod
-    def check_params(cls, attrs: Mapping[str, Any], params: Sequence[ParamConfig], *inputs: Value) -> None:
-        super().check_params(attrs, params, *inputs)
-        rows, padding = params[0].rows, attrs["padding"]
+    def check_params(self, *inputs: Value) -> None:
+        super().check_params(*inputs)
+        (table,), padding = self.params, self.attrs["padding"]
+        rows = table.rows
         if rows > ANY_ID:
-            raise ValueError(f"{params[0].name} has {rows} ids; the limit is 2**64 - 1, of any ids")
-        if rows == ANY_ID and not params[0].sparse:
-            raise ValueError(
-                f"{params[0].name} has a row for any id; set is_sparse=True, or sparse_update=True"
-            )
+            raise ValueError(f"{table.name} has {rows} ids; the limit is 2**64 - 1, of any ids")
+        if rows == ANY_ID and not table.sparse:
+            raise ValueError(f"{table.name} has a row for any id; set is_sparse=True, or sparse_update=True")
         if padding is not None and not -rows <= padding < rows:
             raise ValueError(f"padding_idx={padding}, expected less than {rows}, the number of ids")
 
-    def __init__(self, value: Value, needs: Sequence[bool]) -> None:
+    def __init__(self, value: Value, needs: Sequence[bool] = ()) -> None:
         super().__init__(value, needs)
-        padding = value.attrs["padding"]
         self.number = value.number  # gradients of one row are added in this order
-        rows = value.params[0].rows
-        known = None if padding is None else np.uint64(padding % (2**64 if rows == ANY_ID else rows))
-        self._padding = None if known is None else known.astype(np.int64)
+        self._padding: np.int64 | None = None
+        if self.params and self.attrs["padding"] is not None:
+            rows = self.params[0].rows
+            padding = self.attrs["padding"] % (2**64 if rows == ANY_ID else rows)
+            self._padding = np.uint64(padding).astype(np.int64)
 
     home: tuple[Concat, int] | None = None  # the result is an input of it, and written there
 

@@ -42,16 +42,15 @@ class AucCounts(
     metric = "auc"
     measure = staticmethod(lambda sums: {"": compute_auc(*sums)})
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], x: Value, label: Value) -> Shape:
+    def find_shape(self, x: Value, label: Value) -> Shape:
         _check_shapes(x, label)
-        return (2, attrs["thresholds"] + 1)
+        return (2, self.attrs["thresholds"] + 1)
 
     def forward(self, step: Step, x: F32, labels: Ids) -> Ids:
-        thresholds: int = self.value.attrs["thresholds"]
+        thresholds: int = self.attrs["thresholds"]
         x, labels = _take_known(step, x, labels.reshape(-1))
         flat = find_buckets(x, labels, thresholds, self.value.inputs[0])
-        name, last = self.value.name, self.value.attrs["of_last"]
+        name, last = self.value.name, self.attrs["of_last"]
         if last == 0:
             total = self.get_state(step, (2, thresholds + 1))
             total += self._count(flat)
@@ -64,14 +63,14 @@ class AucCounts(
         return self._count(flat)
 
     def _count(self, places: Ids) -> Ids:
-        size = self.value.attrs["thresholds"] + 1
+        size = self.attrs["thresholds"] + 1
         return np.bincount(places, minlength=2 * size).astype(ID).reshape(2, size)
 
 
 class Auc(Op, op="auc", takes=("id",)):
     """Area under the ROC curve, from the counts of auc_counts; 0 if all labels are equal."""
 
-    find_shape = staticmethod(lambda attrs, counts: ())
+    find_shape = staticmethod(lambda counts: ())
 
     def forward(self, step: Step, counts: Ids) -> F32:
         return np.array(compute_auc(*counts), dtype=np.float32)
@@ -84,8 +83,7 @@ class ClickSums(Metric, op="click_sums", takes=("float", "id")):
     metric = "calibration"
     measure = staticmethod(lambda sums: {"": float(sums[2] / sums[4] / ONE) if sums[4] else np.nan})
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], x: Value, label: Value) -> Shape:
+    def find_shape(self, x: Value, label: Value) -> Shape:
         _check_shapes(x, label)
         return (6,)
 
@@ -105,14 +103,13 @@ class UserSamples(Metric, op="user_samples", takes=("float", "id", "id"), gives=
     condense = staticmethod(lambda state: np.rint(np.array(sum_user_auc(state)) * [ONE, 1]).astype(ID))
     measure = staticmethod(lambda sums: {"": float(sums[0] / ONE / sums[1]) if sums[1] else np.nan})
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], x: Value, label: Value, user: Value) -> Shape:
+    def find_shape(self, x: Value, label: Value, user: Value) -> Shape:
         _check_shapes(x, label)
         _check_shapes(x, user)
         return ()
 
     def forward(self, step: Step, x: F32, labels: Ids, users: Ids) -> Ids:
-        most: int = self.value.attrs["most"]
+        most: int = self.attrs["most"]
         state = self.get_state(step, (most + 1, 3))  # the number of all in the last row
         x, labels, users = _take_known(step, x, labels.reshape(-1), users.reshape(-1))
         places = (state[-1, 0] + np.arange(len(x))) % most
@@ -127,7 +124,7 @@ class UserAuc(Op, op="user_auc", takes=("id",)):
     Users with equal labels do not count; 0 without others. PaddlePaddle's WuAUC (framework/fleet/metrics.h).
     """
 
-    find_shape = staticmethod(lambda attrs, count: ())
+    find_shape = staticmethod(lambda count: ())
 
     def forward(self, step: Step, count: Ids) -> F32:
         state = step.counts.get(self.value.inputs[0].name, np.zeros((1, 3), ID))
@@ -138,11 +135,10 @@ class UserAuc(Op, op="user_auc", takes=("id",)):
 class Accuracy(Op, op="accuracy", takes=("float", "id"), options=("k",)):
     """Share of samples with a label among the `k` largest items of the row; of equal ones the first wins."""
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], x: Value, label: Value) -> Shape:
+    def find_shape(self, x: Value, label: Value) -> Shape:
         _check_shapes(x, label)
-        if not 1 <= attrs["k"] <= x.shape[1]:
-            raise ValueError(f"k={attrs['k']}, expected 1 to {x.shape[1]}, the items of each row")
+        if not 1 <= self.attrs["k"] <= x.shape[1]:
+            raise ValueError(f"k={self.attrs['k']}, expected 1 to {x.shape[1]}, the items of each row")
         return ()
 
     def forward(self, step: Step, x: F32, labels: Ids) -> F32:
@@ -151,7 +147,7 @@ class Accuracy(Op, op="accuracy", takes=("float", "id"), options=("k",)):
             raise ValueError(f"input {describe(self.value.inputs[1])} has labels beyond 0 to {count - 1}")
         own = np.take_along_axis(x, each, axis=1)
         ahead = ~(x <= own) | ((x == own) & (np.arange(count) < each))  # NaN is ahead, and never right
-        right = np.count_nonzero(ahead.sum(axis=1) < self.value.attrs["k"])
+        right = np.count_nonzero(ahead.sum(axis=1) < self.attrs["k"])
         return np.array(right / max(1, len(x)), dtype=np.float32)
 
 

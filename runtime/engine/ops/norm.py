@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -25,7 +24,7 @@ class _Norm(Op):
 
     def _open(self, x: F32) -> F32:
         """Return x as rows; a column has one scale."""
-        return as_rows(np.ascontiguousarray(x), self.value.attrs["keeps"])
+        return as_rows(np.ascontiguousarray(x), self.attrs["keeps"])
 
     def _close(self, rows: F32, shape: Shape) -> F32:
         return rows.reshape(shape)
@@ -38,22 +37,22 @@ class _Norm(Op):
         return mean, np.expand_dims(sum_axis(centered * centered, self.over, step.threads), self.over) / count
 
     def forward(self, step: Step, x: F32) -> F32:
-        scale, shift = (step.params[config.name] for config in self.value.params[:2])
+        scale, shift = (step.params[config.name] for config in self.params[:2])
         rows = self._open(x)
         mean, variance = self._measure(step, rows)
-        self._factor = np.float32(1) / np.sqrt(variance + np.float32(self.value.attrs["epsilon"]))
+        self._factor = np.float32(1) / np.sqrt(variance + np.float32(self.attrs["epsilon"]))
         self._normal = (rows - mean) * self._factor
         return self._close(self._normal * scale + shift, x.shape)
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         rows, normal = self._open(grad), self._normal
-        for config, own in zip(self.value.params[:2], (rows * normal, rows), strict=True):
+        for config, own in zip(self.params[:2], (rows * normal, rows), strict=True):
             total = np.empty(config.shape, np.float32)
             _core.sum_columns(own, total, step.threads)
             step.add_param_grad(config.name, total)
         if not self.needs[0]:
             return (None,)
-        own = rows * step.params[self.value.params[0].name]
+        own = rows * step.params[self.params[0].name]
         if self._uses_own(step):
             count = np.float32(max(1, own.shape[self.over]))
             for part, factor in ((own, np.float32(1)), (own * normal, normal)):
@@ -70,18 +69,16 @@ class _Norm(Op):
 class LayerNormOp(_Norm, op="layer_norm", options=("epsilon", "keeps")):
     """Each sample, over all axes but the `keeps` leading ones."""
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
-        keeps: int = attrs["keeps"]
+    def find_shape(self, x: Value) -> Shape:
+        keeps: int = self.attrs["keeps"]
         if not 0 < keeps < len(x.shape) or FREE in x.shape[keeps:]:
             raise ValueError(
                 f"input {describe(x)} has no sizes behind the first {keeps} axes to normalize over"
             )
         return x.shape
 
-    @staticmethod
-    def find_params(attrs: Mapping[str, Any], x: Value) -> Sequence[Shape]:
-        return [(math.prod(x.shape[attrs["keeps"] :]),)] * 2
+    def find_params(self, x: Value) -> Sequence[Shape]:
+        return [(math.prod(x.shape[self.attrs["keeps"] :]),)] * 2
 
 
 class BatchNormOp(_Norm, op="batch_norm", options=("axis", "epsilon", "trains")):
@@ -93,22 +90,20 @@ class BatchNormOp(_Norm, op="batch_norm", options=("axis", "epsilon", "trains"))
 
     over = 0
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
-        axis: int = attrs["axis"]
+    def find_shape(self, x: Value) -> Shape:
+        axis: int = self.attrs["axis"]
         if len(x.shape) < 2 or not x.has_batch or x.shape[axis] == FREE:
             raise ValueError(f"input {describe(x)} has no batch with a number of channels at axis {axis}")
         return x.shape
 
-    @staticmethod
-    def find_params(attrs: Mapping[str, Any], x: Value) -> Sequence[Shape]:
-        return [(x.shape[attrs["axis"]],)] * 4
+    def find_params(self, x: Value) -> Sequence[Shape]:
+        return [(x.shape[self.attrs["axis"]],)] * 4
 
     def _open(self, x: F32) -> F32:
-        return as_rows(np.ascontiguousarray(np.moveaxis(x, self.value.attrs["axis"], -1)))
+        return as_rows(np.ascontiguousarray(np.moveaxis(x, self.attrs["axis"], -1)))
 
     def _close(self, rows: F32, shape: Shape) -> F32:
-        axis: int = self.value.attrs["axis"] % len(shape)
+        axis: int = self.attrs["axis"] % len(shape)
         moved = rows.reshape(*shape[:axis], *shape[axis + 1 :], shape[axis])
         return np.ascontiguousarray(np.moveaxis(moved, -1, axis))
 
@@ -116,17 +111,17 @@ class BatchNormOp(_Norm, op="batch_norm", options=("axis", "epsilon", "trains"))
         if self._uses_own(step):
             self._found = super()._measure(step, x)
             return self._found
-        mean, variance = (step.params[config.name] for config in self.value.params[2:])
+        mean, variance = (step.params[config.name] for config in self.params[2:])
         return mean, variance
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         if self._uses_own(step):
-            for config, own in zip(self.value.params[2:], self._found, strict=True):
+            for config, own in zip(self.params[2:], self._found, strict=True):
                 step.add_param_grad(config.name, step.params[config.name] - own)
         else:
-            for config in self.value.params[2:]:
+            for config in self.params[2:]:
                 step.add_param_grad(config.name, np.zeros(config.shape, np.float32))
         return super().backward(step, grad, result, x)
 
     def _uses_own(self, step: Step) -> bool:
-        return step.draw is not None and bool(self.value.attrs["trains"])
+        return step.draw is not None and bool(self.attrs["trains"])

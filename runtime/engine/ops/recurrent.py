@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,20 +31,18 @@ class _Recurrent(Op):
 
     parts: ClassVar[int]
 
-    @classmethod
-    def find_shape(cls, attrs: Mapping[str, Any], x: Value) -> Shape:
-        if x.shape[-1] != cls.parts * attrs["size"] or len(x.shape) != 3 - x.is_sequence:
+    def find_shape(self, x: Value) -> Shape:
+        if x.shape[-1] != self.parts * self.attrs["size"] or len(x.shape) != 3 - x.is_sequence:
             raise ValueError(
-                f"input {describe(x)}, expected {cls.parts} * {attrs['size']} values of each item of "
+                f"input {describe(x)}, expected {self.parts} * {self.attrs['size']} values of each item of "
                 "sequences, or of [batch, time]"
             )
-        return (*x.shape[:-1], attrs["size"])
+        return (*x.shape[:-1], self.attrs["size"])
 
-    @classmethod
-    def find_params(cls, attrs: Mapping[str, Any], x: Value) -> Sequence[Shape]:
-        size, whole = attrs["size"], cls.parts * attrs["size"]
-        peeps = 3 * size if attrs.get("peeps") else 0  # of an LSTM
-        return [(whole, size) if attrs["swaps"] else (size, whole), (whole + peeps,)]
+    def find_params(self, x: Value) -> Sequence[Shape]:
+        size, whole = self.attrs["size"], self.parts * self.attrs["size"]
+        peeps = 3 * size if self.attrs.get("peeps") else 0  # of an LSTM
+        return [(whole, size) if self.attrs["swaps"] else (size, whole), (whole + peeps,)]
 
     # _advance(step, x, h, c) returns state and cell after it, and what is saved. From that, with the
     # gradients of both, _retreat() returns those of x, of the state's products, and of state and cell before.
@@ -54,20 +52,20 @@ class _Recurrent(Op):
     def _list_steps(self, step: Step, x: F32) -> list[Ids]:
         """Return the items of each step, those of longer sequences first."""
         offsets = step.offsets[self.sequence] if self.sequence else np.arange(len(x) + 1) * x.shape[1]
-        lengths, way = np.diff(offsets), -1 if self.value.attrs["reverse"] else 1
+        lengths, way = np.diff(offsets), -1 if self.attrs["reverse"] else 1
         order = np.argsort(-lengths, kind="stable")
         begins = (offsets[:-1] if way == 1 else offsets[1:] - 1)[order]
         return [begins[lengths[order] > t] + way * t for t in range(lengths.max(initial=0))]
 
     def _read_weight(self, step: Step) -> F32:
-        weight = step.params[self.value.params[0].name]
-        return np.asarray(weight.T if self.value.attrs["swaps"] else weight)
+        weight = step.params[self.params[0].name]
+        return np.asarray(weight.T if self.attrs["swaps"] else weight)
 
     def _read_bias(self, step: Step) -> F32:
-        return step.params[self.value.params[1].name].reshape(1, -1)
+        return step.params[self.params[1].name].reshape(1, -1)
 
     def forward(self, step: Step, x: F32) -> F32:
-        size, items = self.value.attrs["size"], x.reshape(-1, x.shape[-1])
+        size, items = self.attrs["size"], x.reshape(-1, x.shape[-1])
         self._steps, self._saved = self._list_steps(step, x), {}
         out, self._before = np.zeros((2, len(items), size), FLOAT)
         h = c = np.zeros((len(self._steps[0]) if self._steps else 0, size), FLOAT)
@@ -79,7 +77,7 @@ class _Recurrent(Op):
         return np.asarray(out.reshape(*x.shape[:-1], size))
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
-        size, rows_of_grad = self.value.attrs["size"], grad.reshape(-1, grad.shape[-1])
+        size, rows_of_grad = self.attrs["size"], grad.reshape(-1, grad.shape[-1])
         back, self._hidden = np.zeros((2, len(rows_of_grad), self.parts * size), FLOAT)
         dh = dc = np.zeros((0, size), FLOAT)
         for t in reversed(range(len(self._steps))):
@@ -87,11 +85,9 @@ class _Recurrent(Op):
             more = np.zeros((len(rows) - len(dh), size), FLOAT)
             dh, dc = np.vstack([dh, more]) + rows_of_grad[rows], np.vstack([dc, more])
             back[rows], self._hidden[rows], dh, dc = self._retreat(step, dh, dc, self._saved[t], rows)
-        config, bias = self.value.params
+        config, bias = self.params
         weight = self._find_weight_grad(step)
-        step.add_param_grad(
-            config.name, np.ascontiguousarray(weight.T) if self.value.attrs["swaps"] else weight
-        )
+        step.add_param_grad(config.name, np.ascontiguousarray(weight.T) if self.attrs["swaps"] else weight)
         step.add_param_grad(bias.name, self._find_bias_grad(step).reshape(bias.shape))
         return (back.reshape(x.shape),)
 
@@ -118,14 +114,14 @@ class Lstm(_Recurrent, op="lstm", options=("order", "peeps", *_OPTIONS)):
     parts = 4
 
     def _read_peeps(self, step: Step) -> Sequence[F32 | float]:
-        if not self.value.attrs["peeps"]:
+        if not self.attrs["peeps"]:
             return [0.0] * 3
-        return np.split(self._read_bias(step)[:, -3 * self.value.attrs["size"] :], 3, 1)
+        return np.split(self._read_bias(step)[:, -3 * self.attrs["size"] :], 3, 1)
 
     def _advance(self, step: Step, x: F32, h: F32, c: F32) -> tuple[F32, F32, tuple[F32, ...]]:
         start = np.ascontiguousarray(self._read_bias(step)[:, : x.shape[1]])
         gates = x + _multiply(h, self._read_weight(step), step, start)
-        i, f, g, o = (np.split(gates, 4, 1)[self.value.attrs["order"].index(one)] for one in "ifgo")
+        i, f, g, o = (np.split(gates, 4, 1)[self.attrs["order"].index(one)] for one in "ifgo")
         peeps = self._read_peeps(step)
         i = activate("sigmoid", i + c * peeps[0], step.threads)
         f = activate("sigmoid", f + c * peeps[1], step.threads)
@@ -141,15 +137,15 @@ class Lstm(_Recurrent, op="lstm", options=("order", "peeps", *_OPTIONS)):
         do = dh * bent * o * (1 - o)
         dc = dc + dh * o * _bend(bent) + do * peeps[2]
         parts = {"i": dc * g * i * (1 - i), "f": dc * c * f * (1 - f), "g": dc * i * _bend(g), "o": do}
-        both = np.hstack([parts[one] for one in self.value.attrs["order"]])
+        both = np.hstack([parts[one] for one in self.attrs["order"]])
         before = dc * f + parts["i"] * peeps[0] + parts["f"] * peeps[1]
         return both, both, _multiply(both, self._read_weight(step).T, step), before
 
     def _find_bias_grad(self, step: Step) -> F32:
         total = super()._find_bias_grad(step)
-        if not self.value.attrs["peeps"]:
+        if not self.attrs["peeps"]:
             return total
-        i, f, o = (np.split(self._hidden, 4, 1)[self.value.attrs["order"].index(one)] for one in "ifo")
+        i, f, o = (np.split(self._hidden, 4, 1)[self.attrs["order"].index(one)] for one in "ifo")
         cells = np.zeros((2, len(self._hidden), total.shape[1] // 4), FLOAT)
         for t, rows in enumerate(self._steps):
             cells[0, rows], cells[1, rows] = self._saved[t][4:6]

@@ -5,7 +5,7 @@ The formulas are PaddlePaddle's: HierarchicalSigmoidLayer and NCELayer of v2, hs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ class _SampledCost(Op, has_bias=True):
     measure: Callable[..., tuple[F32, F32]]
 
     def forward(self, step: Step, x: F32, *others: Array) -> F32:
-        weight, *bias = (step.params[config.name] for config in self.value.params)
+        weight, *bias = (step.params[config.name] for config in self.params)
         rows: Ids = np.ascontiguousarray(self.choose_rows(step, *others))
         self._rows, self._samples = rows.reshape(-1), np.repeat(np.arange(len(x)), rows.shape[1])
         self._x, self._weights = (self.get_buffer(use, (rows.size, x.shape[1])) for use in ("x", "weight"))
@@ -47,7 +47,7 @@ class _SampledCost(Op, has_bias=True):
         return sum_axis(costs, 1, step.threads).reshape(-1, 1)
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32, *others: Array) -> Grads:
-        weight, *bias = self.value.params
+        weight, *bias = self.params
         slopes = (self._slopes * grad).reshape(-1, 1)
         step.add_param_grad(weight.name, self._sum(self._x * slopes, self._rows, weight.rows, step))
         for one in bias:
@@ -83,30 +83,28 @@ class HSigmoid(
     +-40, and cost log(1 + exp(s)) - t s. As in PaddlePaddle each place behind a path's end costs log(2).
     """
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], x: Value, label: Value, *path: Value) -> Shape:
+    def find_shape(self, x: Value, label: Value, *path: Value) -> Shape:
         _check_forms(x, label, *path)
         if label.size != 1:
             raise ValueError(f"label {describe(label)} is not one class for each row of {describe(x)}")
         if path and (len(path) != 2 or path[0].shape != path[1].shape):
             raise ValueError("path_table and path_code must both be given, or neither, and have one shape")
-        if not path and attrs["classes"] < 2:
-            raise ValueError(f"num_classes={attrs['classes']}, expected at least 2")
+        if not path and self.attrs["classes"] < 2:
+            raise ValueError(f"num_classes={self.attrs['classes']}, expected at least 2")
         return BATCH, 1
 
-    @staticmethod
-    def find_params(attrs: Mapping[str, Any], x: Value, label: Value, *path: Value) -> Sequence[Shape]:
-        rows = ANY_ROWS if path else attrs["classes"] - 1  # the inner nodes
+    def find_params(self, x: Value, label: Value, *path: Value) -> Sequence[Shape]:
+        rows = ANY_ROWS if path else self.attrs["classes"] - 1  # the inner nodes
         return (rows, x.shape[-1]), (rows, 1)
 
     def choose_rows(self, step: Step, label: Ids, *path: Ids) -> Ids:
         if path:
             nodes, turns = path
             self._used = np.logical_and.accumulate(nodes >= 0, axis=1)
-            for bad in nodes[nodes >= self.value.params[0].rows]:
+            for bad in nodes[nodes >= self.params[0].rows]:
                 raise ValueError(f"{self.value.inputs[2].name} has the node {bad}, which the weight lacks")
         else:
-            classes: int = self.value.attrs["classes"]
+            classes: int = self.attrs["classes"]
             codes = check_labels(label, classes, self.value.inputs[1].name)[:, None] + classes
             places = np.arange((classes - 1).bit_length())
             nodes, turns = (codes >> (places + 1)) - 1, (codes >> places) & 1
@@ -134,28 +132,25 @@ class Nce(
     "log_uniform", which is log((class + 2) / (class + 1)) / log(classes), or all probabilities.
     """
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], x: Value, label: Value, *weight: Value) -> Shape:
+    def __init__(self, value: Value, needs: Sequence[bool] = ()) -> None:
+        super().__init__(value, needs)
+        shares = find_noise(self.attrs["noise"], self.attrs["classes"])
+        self._ends, self._b = np.cumsum(shares), (self.attrs["samples"] * shares).astype(np.float32)
+
+    def find_shape(self, x: Value, label: Value, *weight: Value) -> Shape:
         _check_forms(x, label, *weight)
         for one in weight:
             if one.size != 1:
                 raise ValueError(f"weight {describe(one)} is not one number for each row of {describe(x)}")
-        if attrs["samples"] < 1:
-            raise ValueError(f"num_neg_samples={attrs['samples']}, expected at least 1")
-        find_noise(attrs["noise"], attrs["classes"])
+        if self.attrs["samples"] < 1:
+            raise ValueError(f"num_neg_samples={self.attrs['samples']}, expected at least 1")
         return BATCH, 1
 
-    @staticmethod
-    def find_params(attrs: Mapping[str, Any], x: Value, *_: Value) -> Sequence[Shape]:
-        return (attrs["classes"], x.shape[-1]), (attrs["classes"], 1)
-
-    def __init__(self, value: Value, needs: Sequence[bool]) -> None:
-        super().__init__(value, needs)
-        shares = find_noise(value.attrs["noise"], value.attrs["classes"])
-        self._ends, self._b = np.cumsum(shares), (value.attrs["samples"] * shares).astype(np.float32)
+    def find_params(self, x: Value, *_: Value) -> Sequence[Shape]:
+        return (self.attrs["classes"], x.shape[-1]), (self.attrs["classes"], 1)
 
     def choose_rows(self, step: Step, label: Ids, *_: Array) -> Ids:
-        classes, samples = self.value.attrs["classes"], self.value.attrs["samples"]
+        classes, samples = self.attrs["classes"], self.attrs["samples"]
         of_label = self.value.inputs[1]
         labels = check_labels(label, classes, of_label.name).reshape(len(label), of_label.size)
         draw = step.draw or Draw(seed=0, trainer=0, step=0)
@@ -166,7 +161,7 @@ class Nce(
 
     def measure(self, step: Step, scores: F32, rows: Ids, label: Ids, *weight: F32) -> tuple[F32, F32]:
         o, b = activate("sigmoid", scores, step.threads), self._b[rows]
-        is_label = np.arange(rows.shape[1]) < rows.shape[1] - self.value.attrs["samples"]
+        is_label = np.arange(rows.shape[1]) < rows.shape[1] - self.attrs["samples"]
         both = np.maximum(o + b, LEAST)
         costs = -find_logs(np.where(is_label, o, b) / both, step)
         slopes = np.where(is_label, -b, o) * (_ONE - o) / both

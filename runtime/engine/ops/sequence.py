@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -26,12 +25,11 @@ class Pool(Op, op="pool", options=("by",), keeps_items=False):
     item that is as high.
     """
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
+    def find_shape(self, x: Value) -> Shape:
         if not x.is_sequence:
             raise ValueError(f"input {describe(x)} is not a sequence")
-        if attrs["by"] not in POOLS:
-            raise ValueError(f"by={attrs['by']!r}, expected one of {', '.join(POOLS)}")
+        if self.attrs["by"] not in POOLS:
+            raise ValueError(f"by={self.attrs['by']!r}, expected one of {', '.join(POOLS)}")
         return x.shape
 
     @classmethod
@@ -50,7 +48,7 @@ class Pool(Op, op="pool", options=("by",), keeps_items=False):
         return (PooledLookup, (*inputs, *weights)) if fits else (cls, value.inputs)
 
     def forward(self, step: Step, x: F32) -> F32:
-        by, offsets = self.value.attrs["by"], step.offsets[self.sequence]
+        by, offsets = self.attrs["by"], step.offsets[self.sequence]
         lengths, rows = np.diff(offsets), x.reshape(len(x), self.value.size)
         out = np.zeros((len(lengths), rows.shape[1]), dtype=np.float32)
         if by in SUMS:
@@ -63,7 +61,7 @@ class Pool(Op, op="pool", options=("by",), keeps_items=False):
         return out.reshape(-1, *x.shape[1:])
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
-        by, lengths = self.value.attrs["by"], np.diff(step.offsets[self.sequence])
+        by, lengths = self.attrs["by"], np.diff(step.offsets[self.sequence])
         grad = grad.reshape(len(lengths), -1)
         if by in SUMS:
             grad = _divide(grad, by, lengths)
@@ -80,29 +78,28 @@ class Context(Op, op="context", options=("length", "start")):
     Beyond the ends of the sequence there are zeros.
     """
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
-        if not x.is_sequence or len(x.shape) != 2 or attrs["length"] < 1:
+    def find_shape(self, x: Value) -> Shape:
+        if not x.is_sequence or len(x.shape) != 2 or self.attrs["length"] < 1:
             raise ValueError(f"input {describe(x)} is no sequence of vectors, or a length is below 1")
-        return (x.shape[0], x.shape[1] * attrs["length"])
+        return (x.shape[0], x.shape[1] * self.attrs["length"])
 
     def forward(self, step: Step, x: F32) -> F32:
-        out = np.zeros((len(x), self.value.attrs["length"], x.shape[1]), np.float32)
+        out = np.zeros((len(x), self.attrs["length"], x.shape[1]), np.float32)
         for i, places, within in self._find_places(step, len(x)):
             out[within, i] = x[places]
         return out.reshape(len(x), self.value.shape[1])
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
-        back, parts = np.zeros_like(x), grad.reshape(len(x), self.value.attrs["length"], x.shape[1])
+        back, parts = np.zeros_like(x), grad.reshape(len(x), self.attrs["length"], x.shape[1])
         for i, places, within in self._find_places(step, len(x)):
             back[places] += parts[within, i]
         return (back,)
 
     def _find_places(self, step: Step, count: int) -> Iterator[tuple[int, Ids, Array]]:
         """Yield each place of a result, the items that are there, and in which results they are."""
-        offsets, start = step.offsets[self.sequence], self.value.attrs["start"]
+        offsets, start = step.offsets[self.sequence], self.attrs["start"]
         first, end = (np.repeat(one, np.diff(offsets)) for one in (offsets[:-1], offsets[1:]))
-        for i in range(self.value.attrs["length"]):
+        for i in range(self.attrs["length"]):
             places = np.arange(count) + start + i
             within = (places >= first) & (places < end)
             yield i, places[within], within
