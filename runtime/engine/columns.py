@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import operator
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set, ValuesView
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from .arrays import F32, Ids, Sequences
+from .arrays import Ids, Sequences
 from .graph import BATCH, Value
 
 Feeding = Mapping[str, int] | Sequence[str] | None
@@ -155,52 +153,66 @@ def _find_sample(column: Column, place: int) -> int:
     return place * len(column) // column.size
 
 
-def _read_items(
-    layer: Value, samples: Sequence[Any], place: int, count: int, offsets: Ids | None, half: int = -1
-) -> npt.NDArray[Any] | None:
-    """Return `count` items of all samples, ids [n] or vectors [n, dim]; None if the core can't read one."""
-    is_id = layer.kind == "id"
-    items = np.empty(count, np.int64) if is_id else np.empty((count, layer.size), np.float32)
-    found = _core.read_items(samples, place, *find_encoding(layer), items, offsets, half)
-    return items if found == len(samples) else None
-
-
 def _read_column(layer: Value, samples: Sequence[Any], place: int) -> Column:
     """Read one item of each sample: a vector, an id, or a list of ids in a shape with more axes."""
     is_list = layer.kind == "id" and len(layer.shape) > 1
-    offsets = np.arange(len(samples) + 1) * layer.size if is_list else None
-    count = len(samples) * (layer.size if is_list else 1)
-    items = _read_items(layer, samples, place, count, offsets)
-    if items is None:
-        items = _convert_items(layer, list(enumerate(_list_items(layer, samples, place))))
-    return items.reshape(-1, *layer.shape[1:])
+    offsets = np.arange(len(samples) + 1) if is_list else None
+    return _read_items(layer, samples, place, len(samples), offsets)
 
 
 def _read_sequences(layer: Value, samples: Sequence[Any], place: int, half: int = -1) -> Column:
     """Read the items of all samples, or with `half` from 0 that half of their pairs."""
     offsets = np.empty(len(samples) + 1, np.int64)
     found = _core.count_items(samples, place, offsets)
-    are_counted = found == len(samples)
-    items = _read_items(layer, samples, place, offsets[-1], offsets, half) if are_counted else None
-    if items is None:
+    if found < len(samples):
+        item = _list_items(layer, samples, place)[found]
+        raise _make_error(layer, found, item, "a list or an array of items")
+    return Sequences(_read_items(layer, samples, place, int(offsets[-1]), offsets, half), offsets)
+
+
+def _read_items(
+    layer: Value, samples: Sequence[Any], place: int, count: int, offsets: Ids | None, half: int = -1
+) -> npt.NDArray[Any]:
+    """Return `count` items of all samples in the layer's form; raises ValueError naming the sample.
+
+    What the core can't read becomes an array before it tries again.
+    """
+    is_id, size = layer.kind == "id", layer.size
+    out = np.empty(count * size, np.int64) if is_id else np.empty((count, size), np.float32)
+    starts = offsets * size if is_id and offsets is not None else offsets
+    kind, start = find_encoding(layer)
+    found = _core.read_items(samples, place, kind, start, out, starts, half)
+    if found < len(samples):
+        items = _list_items(layer, samples, place)
+        arrays = [(_convert_item(layer, item, half),) for item in items]
+        found = _core.read_items(arrays, 0, kind, start, out, starts, half)
+        if found < len(samples):
+            raise _make_error(layer, found, items[found], _describe_item(layer, items[found], half))
+    return out.reshape(-1, *layer.shape[1:])
+
+
+def _describe_item(layer: Value, item: object, half: int) -> str:
+    """Return what is expected in place of an item that does not fit."""
+    if half >= 0:
+        return "a list of pairs of a place and its number"
+    what = ("a number", _describe_range(layer), "text in UTF-8")[find_encoding(layer)[0]]
+    expected = what if layer.size == 1 else f"{layer.size} times {what}"
+    if layer.is_sequence:
+        return f"a list or an array of items, each {expected}"
+    return expected if layer.size == 1 or np.iterable(item) else f"{expected}; {_ADVICE}"
+
+
+def _convert_item(layer: Value, item: Any, half: int) -> Any:
+    """Return an item of a sample as an array, or with `half` as a list of pairs; itself if it is neither."""
+    dtype = _DTYPES[layer.kind]
+    try:
         if half >= 0:
-            return _read_sequences(layer, _split_pairs(layer, samples, place, half), 0)
-        column = list(_list_items(layer, samples, place))
-        if not are_counted:
-            raise _make_error(layer, found, column[found], "a list or an array of items")
-        items = _convert_items(layer, [(i, one) for i, own in enumerate(column) for one in own])
-    return Sequences(items.reshape(-1, *layer.shape[1:]), offsets)
-
-
-def _split_pairs(layer: Value, samples: Sequence[Any], place: int, half: int) -> list[tuple[list[Any]]]:
-    """Return samples of one half of the pairs at `place`, some of them none for the core."""
-    found: list[tuple[list[Any]]] = []
-    for i, item in enumerate(_list_items(layer, samples, place)):
-        try:
-            found.append(([(where, number)[half] for where, number in item],))
-        except (TypeError, ValueError):
-            raise _make_error(layer, i, item, "a list of pairs of a place and its number") from None
-    return found
+            return [(where, number) for where, number in item]
+        whole = [*item] if layer.is_sequence and isinstance(item, Set | ValuesView) else item
+        found = np.asarray(whole, dtype if layer.kind == "float" else None)
+    except (TypeError, ValueError):  # lists of several sizes
+        return item
+    return found.astype(dtype) if layer.kind == "float" or found.dtype.kind in "biu" else whole
 
 
 def _make_error(value: Value, sample: int, found: object, expected: str, what: str = "item") -> ValueError:
@@ -208,67 +220,11 @@ def _make_error(value: Value, sample: int, found: object, expected: str, what: s
     return ValueError(f"{where} {reprlib.repr(found)}, expected {expected}")
 
 
-def _list_items(layer: Value, samples: Sequence[Any], place: int) -> Iterator[Any]:
-    for sample in samples:
-        try:
-            yield sample[place]
-        except (IndexError, TypeError):
-            raise ValueError(f"data {layer.name}: a sample has no item {place}; {_ADVICE}") from None
-
-
-def _convert_items(layer: Value, numbered: Sequence[tuple[int, Any]]) -> npt.NDArray[Any]:
-    """Return items that the core does not read, given with the numbers of their samples, in its form."""
-    items = [item for _, item in numbered]
-    if layer.kind != "id":
-        return _stack(layer, items)
-    if find_encoding(layer)[0] == TEXT:
-        raise _make_text_error(layer, numbered)
-    found = _take_whole_numbers(items)
-    if found.size != len(items) * layer.size:
-        found = np.array([_read_ids(layer, *one) for one in numbered])
-    return found.astype(np.int64).reshape(-1)
-
-
-def _make_text_error(layer: Value, numbered: Sequence[tuple[int, Any]]) -> ValueError:
-    for sample, item in numbered:
-        own = [item] if isinstance(item, str | bytes) else list(item) if np.iterable(item) else [None]
-        if len(own) != layer.size or not all(isinstance(one, str | bytes) for one in own):
-            return _make_error(layer, sample, item, "text" if layer.size == 1 else f"{layer.size} texts")
-    return ValueError(f"data {layer.name}: text that can't be encoded as UTF-8")
-
-
-def _read_ids(layer: Value, sample: int, item: Any) -> npt.NDArray[Any]:
-    """Return the ids of an item; raises ValueError naming layer, sample, item, and the range."""
-    with contextlib.suppress(TypeError):
-        item = operator.index(item)
-    ids = _take_whole_numbers(item).reshape(-1)
-    if len(ids) != layer.size:
-        what = _describe_range(layer)
-        raise _make_error(layer, sample, item, what if layer.size == 1 else f"{layer.size} times {what}")
-    return ids.astype(np.int64)
-
-
-def _take_whole_numbers(item: Any) -> npt.NDArray[Any]:
-    """Return the whole numbers and bools of an array or of lists; none if there are others."""
+def _list_items(layer: Value, samples: Sequence[Any], place: int) -> list[Any]:
     try:
-        found = np.asarray(item)
-    except ValueError:  # lists of several sizes
-        return np.zeros(0, np.int64)
-    return found if found.dtype.kind in "biu" else np.zeros(0, np.int64)
-
-
-def _stack(layer: Value, column: list[Any]) -> F32:
-    """Return vectors as [n, dim]; raises ValueError naming the layer."""
-    try:
-        values: F32 = np.asarray(column, dtype=np.float32)
-    except ValueError as e:
-        raise ValueError(f"data {layer.name}: its items are not vectors of one size: {e}") from None
-    if values.size != len(column) * layer.size:
-        advice = f"; {_ADVICE}" if values.ndim == 1 else ""
-        raise ValueError(
-            f"data {layer.name}: items of shape {values.shape[1:]}, expected dim {layer.size}{advice}"
-        )
-    return np.ascontiguousarray(values.reshape(len(column), layer.size))
+        return [sample[place] for sample in samples]
+    except (IndexError, TypeError):
+        raise ValueError(f"data {layer.name}: a sample has no item {place}; {_ADVICE}") from None
 
 
 def _map_places(names: Sequence[str], feeding: Feeding) -> dict[str, int]:

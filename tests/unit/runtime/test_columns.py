@@ -192,6 +192,12 @@ def test_vectors_of_a_sequence_with_another_size_are_refused(wrong: Any) -> None
         sequence_feeder("float")([([[1.0, 2.0]],), (wrong,)])
 
 
+@pytest.mark.parametrize("wrong", [[1.0], [[1.0], [2.0], [3.0]], ["a", "b"], {1.0, 2.0}])
+def test_a_vector_of_another_size_is_named_with_its_sample(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"data d0: sample 1 .* the item .*, expected 2 times a number"):
+        feeder(VECTOR)([([1.0, 2.0],), (wrong,)])
+
+
 class Clearing:
     """An id that empties the batch while it is read."""
 
@@ -350,8 +356,8 @@ def test_items_that_are_no_text_are_named(wrong: Any) -> None:
 
 
 def test_text_that_is_no_utf_8_is_refused() -> None:
-    with pytest.raises(ValueError, match="data w: text that can't be encoded as UTF-8"):
-        make_text(shape=(BATCH, 1))([("\ud800",)])
+    with pytest.raises(ValueError, match=r"data w: sample 1 .* '\\ud800', expected text in UTF-8"):
+        make_text(shape=(BATCH, 1))([("a",), ("\ud800",)])
 
 
 def test_hashes_of_many_texts_differ_as_often_as_estimated() -> None:
