@@ -60,10 +60,10 @@ class Step:
     row_grads: dict[str, Part] = field(default_factory=dict)
     errors: int = 0
 
-    def add_param_grad(self, name: str, grad: F32) -> None:
-        """Add to the gradient of a parameter; keeps `grad`."""
-        known = self.param_grads.get(name)
-        self.param_grads[name] = grad if known is None else known + grad
+    def add_param_grad(self, config: ParamConfig, grad: F32) -> None:
+        """Add to the gradient of a parameter; keeps `grad`, which may have another shape."""
+        known, grad = self.param_grads.get(config.name), grad.reshape(config.shape)
+        self.param_grads[config.name] = grad if known is None else known + grad
 
 
 class Op:

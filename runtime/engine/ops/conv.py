@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from ... import _core
 from ..arrays import F32
 from ..graph import FREE, Value
 from .base import FLOAT, Grads, Op, Shape, Step, describe
+from .dense import multiply
+from .elementwise import sum_columns
 
 
 class Conv(Op, op="conv", has_bias=True, options=("dilation", "filters", "kernel", "padding", "stride")):
@@ -51,25 +52,19 @@ class Conv(Op, op="conv", has_bias=True, options=("dilation", "filters", "kernel
         windows, filters = self._read_windows(x), self.attrs["filters"]
         places = windows.shape[: x.ndim - 1]
         self._columns = np.ascontiguousarray(windows).reshape(math.prod(places), -1)
-        out = np.empty((len(self._columns), filters), FLOAT)
         start = bias[0].reshape(1, -1) if bias else None
-        _core.matmul(self._columns, weight.reshape(filters, -1).T, out, start, step.threads)
+        out = multiply(self._columns, weight.reshape(filters, -1).T, step.threads, start)
         return np.ascontiguousarray(np.moveaxis(out.reshape(*places, filters), -1, 1))
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         (config, *bias), filters = self.params, self.attrs["filters"]
         rows = np.ascontiguousarray(np.moveaxis(grad, 1, -1)).reshape(-1, filters)
-        total = np.empty((filters, self._columns.shape[1]), FLOAT)
-        _core.matmul(rows.T, self._columns, total, None, step.threads)
-        step.add_param_grad(config.name, total.reshape(config.shape))
+        step.add_param_grad(config, multiply(rows.T, self._columns, step.threads))
         for one in bias:
-            own = np.empty((1, filters), FLOAT)
-            _core.sum_columns(rows, own, step.threads)
-            step.add_param_grad(one.name, own.reshape(one.shape))
+            step.add_param_grad(one, sum_columns(rows, step.threads))
         if not self.needs[0]:
             return (None,)
-        columns = np.empty_like(self._columns)
-        _core.matmul(rows, step.params[config.name].reshape(filters, -1), columns, None, step.threads)
+        columns = multiply(rows, step.params[config.name].reshape(filters, -1), step.threads)
         return (self._add_windows(columns, grad.shape[2:], x.shape),)
 
     def _add_windows(self, columns: F32, sizes: Shape, shape: Shape) -> F32:

@@ -25,7 +25,7 @@ class Parameter(Op, op="parameter", takes=(), is_view=True):
 
     def backward(self, step: Step, grad: F32, result: F32) -> Grads:
         (config,) = self.params
-        step.add_param_grad(config.name, np.ascontiguousarray(grad).reshape(config.shape))
+        step.add_param_grad(config, np.ascontiguousarray(grad))
         return ()
 
 
@@ -105,7 +105,7 @@ class Fc(Op, op="fc", many=True, has_bias=True, options=("keeps", "size")):
         if len(params) > len(inputs):
             total = self.get_buffer("bias", params[-1].shape)
             _core.sum_columns(grad, total, step.threads)
-            step.add_param_grad(params[-1].name, total)
+            step.add_param_grad(params[-1], total)
         return tuple(back)
 
 
@@ -126,14 +126,14 @@ class Matmul(Op, op="matmul", takes=("float", "float"), options=("transpose",)):
         return (*x[:-1], y[-1])
 
     def forward(self, step: Step, x: F32, y: F32) -> F32:
-        return _multiply(*self._transpose(x, y), step.threads)
+        return multiply(*self._transpose(x, y), step.threads)
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32, y: F32) -> Grads:
         x, y = self._transpose(x, y)
-        back_x = _multiply(grad, y.swapaxes(-1, -2), step.threads) if self.needs[0] else x
+        back_x = multiply(grad, y.swapaxes(-1, -2), step.threads) if self.needs[0] else x
         if y.ndim == 2:  # of all leading axes of x
             x, grad = as_rows(x), as_rows(grad)
-        back_y = _multiply(x.swapaxes(-1, -2), grad, step.threads) if self.needs[1] else y
+        back_y = multiply(x.swapaxes(-1, -2), grad, step.threads) if self.needs[1] else y
         return self._transpose(back_x, back_y)
 
     def _transpose(self, x: F32, y: F32) -> tuple[F32, F32]:
@@ -141,11 +141,11 @@ class Matmul(Op, op="matmul", takes=("float", "float"), options=("transpose",)):
         return x.swapaxes(-1, -2) if swap_x else x, y.swapaxes(-1, -2) if swap_y else y
 
 
-def _multiply(x: F32, y: F32, threads: int) -> F32:
-    """Return the products of the last two axes; a `y` without leading axes serves all of x."""
+def multiply(x: F32, y: F32, threads: int, start: F32 | None = None) -> F32:
+    """Return products of the last two axes, added to `start`; a `y` without leading axes serves all of x."""
     out = np.empty((*x.shape[:-1], y.shape[-1]), dtype=np.float32)
     if y.ndim == 2:
-        _core.matmul(as_rows(x), y, as_rows(out), None, threads)
+        _core.matmul(as_rows(x), y, as_rows(out), start, threads)
     else:
         for place in np.ndindex(*x.shape[:-2]):
             _core.matmul(x[place], y[place], out[place], None, threads)

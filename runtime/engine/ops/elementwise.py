@@ -77,6 +77,13 @@ def _make_ones(shape: Shape) -> F32:
     return np.ones(shape, dtype=np.float32)
 
 
+def sum_columns(rows: F32, threads: int) -> F32:
+    """Return the sum of each column in the order of the rows, [1, cols], in a new array."""
+    out = np.empty((1, rows.shape[1]), dtype=np.float32)
+    _core.sum_columns(rows, out, threads)
+    return out
+
+
 def sum_axis(x: F32, axis: int, threads: int) -> F32:
     """Return the sum over one axis, without it, in a new array.
 
@@ -90,8 +97,7 @@ def sum_axis(x: F32, axis: int, threads: int) -> F32:
         rows = x.reshape(outer, count)
         _core.dot_rows(rows, _make_ones(rows.shape), out, threads)
     elif outer == 1:
-        out = np.empty((1, inner), dtype=np.float32)
-        _core.sum_columns(x.reshape(count, inner), out, threads)
+        out = sum_columns(x.reshape(count, inner), threads)
     else:
         items = x.reshape(outer, count, inner)
         out = np.zeros((outer, inner), dtype=np.float32)

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ... import _core
 from ..arrays import F32
 from ..graph import FREE, Value
 from .base import Grads, Op, Shape, Step, as_rows, describe
-from .elementwise import sum_axis
+from .elementwise import sum_axis, sum_columns
 
 
 class _Norm(Op):
@@ -32,9 +31,12 @@ class _Norm(Op):
     def _measure(self, step: Step, x: F32) -> tuple[F32, F32]:
         """Return mean and variance."""
         count = np.float32(max(1, x.shape[self.over]))
-        mean = np.expand_dims(sum_axis(x, self.over, step.threads), self.over) / count
+        mean = self._sum(x, step) / count
         centered = x - mean
-        return mean, np.expand_dims(sum_axis(centered * centered, self.over, step.threads), self.over) / count
+        return mean, self._sum(centered * centered, step) / count
+
+    def _sum(self, x: F32, step: Step) -> F32:
+        return np.expand_dims(sum_axis(x, self.over, step.threads), self.over)
 
     def forward(self, step: Step, x: F32) -> F32:
         scale, shift = (step.params[config.name] for config in self.params[:2])
@@ -47,18 +49,14 @@ class _Norm(Op):
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         rows, normal = self._open(grad), self._normal
         for config, own in zip(self.params[:2], (rows * normal, rows), strict=True):
-            total = np.empty(config.shape, np.float32)
-            _core.sum_columns(own, total, step.threads)
-            step.add_param_grad(config.name, total)
+            step.add_param_grad(config, sum_columns(own, step.threads))
         if not self.needs[0]:
             return (None,)
         own = rows * step.params[self.params[0].name]
         if self._uses_own(step):
             count = np.float32(max(1, own.shape[self.over]))
             for part, factor in ((own, np.float32(1)), (own * normal, normal)):
-                own = (
-                    own - np.expand_dims(sum_axis(part, self.over, step.threads), self.over) / count * factor
-                )
+                own = own - self._sum(part, step) / count * factor
         return (self._close(own * self._factor, x.shape),)
 
     def _uses_own(self, step: Step) -> bool:
@@ -108,19 +106,13 @@ class BatchNormOp(_Norm, op="batch_norm", options=("axis", "epsilon", "trains"))
         return np.ascontiguousarray(np.moveaxis(moved, -1, axis))
 
     def _measure(self, step: Step, x: F32) -> tuple[F32, F32]:
-        if self._uses_own(step):
-            self._found = super()._measure(step, x)
-            return self._found
         mean, variance = (step.params[config.name] for config in self.params[2:])
-        return mean, variance
+        self._measured = super()._measure(step, x) if self._uses_own(step) else (mean, variance)
+        return self._measured
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
-        if self._uses_own(step):
-            for config, own in zip(self.params[2:], self._found, strict=True):
-                step.add_param_grad(config.name, step.params[config.name] - own)
-        else:
-            for config in self.params[2:]:
-                step.add_param_grad(config.name, np.zeros(config.shape, np.float32))
+        for config, found in zip(self.params[2:], self._measured, strict=True):
+            step.add_param_grad(config, step.params[config.name] - found)
         return super().backward(step, grad, result, x)
 
     def _uses_own(self, step: Step) -> bool:

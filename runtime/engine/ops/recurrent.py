@@ -7,19 +7,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ... import _core
 from ..arrays import F32, Ids
 from ..graph import Value
 from .base import FLOAT, Grads, Op, Shape, Step, describe
-from .elementwise import activate
+from .dense import multiply
+from .elementwise import activate, sum_columns
 
 _OPTIONS = ("reverse", "size", "swaps")
-
-
-def _multiply(x: F32, y: F32, step: Step, start: F32 | None = None) -> F32:
-    out = np.empty((len(x), y.shape[1]), FLOAT)
-    _core.matmul(x, y, out, start, step.threads)
-    return out
 
 
 class _Recurrent(Op):
@@ -87,17 +81,15 @@ class _Recurrent(Op):
             back[rows], self._hidden[rows], dh, dc = self._retreat(step, dh, dc, self._saved[t], rows)
         config, bias = self.params
         weight = self._find_weight_grad(step)
-        step.add_param_grad(config.name, np.ascontiguousarray(weight.T) if self.attrs["swaps"] else weight)
-        step.add_param_grad(bias.name, self._find_bias_grad(step).reshape(bias.shape))
+        step.add_param_grad(config, np.ascontiguousarray(weight.T) if self.attrs["swaps"] else weight)
+        step.add_param_grad(bias, self._find_bias_grad(step))
         return (back.reshape(x.shape),)
 
     def _find_weight_grad(self, step: Step) -> F32:
-        return _multiply(self._before.T, self._hidden, step)
+        return multiply(self._before.T, self._hidden, step.threads)
 
     def _find_bias_grad(self, step: Step) -> F32:
-        total = np.empty((1, self._hidden.shape[1]), FLOAT)
-        _core.sum_columns(self._hidden, total, step.threads)
-        return total
+        return sum_columns(self._hidden, step.threads)
 
 
 def _bend(y: F32) -> F32:
@@ -120,7 +112,7 @@ class Lstm(_Recurrent, op="lstm", options=("order", "peeps", *_OPTIONS)):
 
     def _advance(self, step: Step, x: F32, h: F32, c: F32) -> tuple[F32, F32, tuple[F32, ...]]:
         start = np.ascontiguousarray(self._read_bias(step)[:, : x.shape[1]])
-        gates = x + _multiply(h, self._read_weight(step), step, start)
+        gates = x + multiply(h, self._read_weight(step), step.threads, start)
         i, f, g, o = (np.split(gates, 4, 1)[self.attrs["order"].index(one)] for one in "ifgo")
         peeps = self._read_peeps(step)
         i = activate("sigmoid", i + c * peeps[0], step.threads)
@@ -139,7 +131,7 @@ class Lstm(_Recurrent, op="lstm", options=("order", "peeps", *_OPTIONS)):
         parts = {"i": dc * g * i * (1 - i), "f": dc * c * f * (1 - f), "g": dc * i * _bend(g), "o": do}
         both = np.hstack([parts[one] for one in self.attrs["order"]])
         before = dc * f + parts["i"] * peeps[0] + parts["f"] * peeps[1]
-        return both, both, _multiply(both, self._read_weight(step).T, step), before
+        return both, both, multiply(both, self._read_weight(step).T, step.threads), before
 
     def _find_bias_grad(self, step: Step) -> F32:
         total = super()._find_bias_grad(step)
@@ -149,9 +141,8 @@ class Lstm(_Recurrent, op="lstm", options=("order", "peeps", *_OPTIONS)):
         cells = np.zeros((2, len(self._hidden), total.shape[1] // 4), FLOAT)
         for t, rows in enumerate(self._steps):
             cells[0, rows], cells[1, rows] = self._saved[t][4:6]
-        peeps = np.empty((1, 3 * cells.shape[2]), FLOAT)
-        _core.sum_columns(np.hstack([i * cells[0], f * cells[0], o * cells[1]]), peeps, step.threads)
-        return np.hstack([total, peeps])
+        peeps = np.hstack([i * cells[0], f * cells[0], o * cells[1]])
+        return np.hstack([total, sum_columns(peeps, step.threads)])
 
 
 class Gru(_Recurrent, op="gru", options=_OPTIONS):
@@ -160,7 +151,7 @@ class Gru(_Recurrent, op="gru", options=_OPTIONS):
     parts = 3
 
     def _advance(self, step: Step, x: F32, h: F32, c: F32) -> tuple[F32, F32, tuple[F32, ...]]:
-        products = np.split(_multiply(h, self._read_weight(step), step, self._read_bias(step)), 3, 1)
+        products = np.split(multiply(h, self._read_weight(step), step.threads, self._read_bias(step)), 3, 1)
         inputs = np.split(x, 3, 1)
         r, z = (activate("sigmoid", inputs[k] + products[k], step.threads) for k in (0, 1))
         new = activate("tanh", inputs[2] + r * products[2], step.threads)
@@ -171,7 +162,7 @@ class Gru(_Recurrent, op="gru", options=_OPTIONS):
         dnew = dh * (1 - z) * _bend(new)
         gates = [dnew * product * r * (1 - r), dh * (self._before[rows] - new) * z * (1 - z)]
         hidden = np.hstack([*gates, dnew * r])
-        before = dh * z + _multiply(hidden, self._read_weight(step).T, step)
+        before = dh * z + multiply(hidden, self._read_weight(step).T, step.threads)
         return np.hstack([*gates, dnew]), hidden, before, dc
 
 
@@ -182,18 +173,18 @@ class GruOfV2(_Recurrent, op="v2_gru", options=_OPTIONS):
 
     def _advance(self, step: Step, x: F32, h: F32, c: F32) -> tuple[F32, F32, tuple[F32, ...]]:
         size, weight, bias = h.shape[1], self._read_weight(step), self._read_bias(step)
-        gates = x[:, : 2 * size] + _multiply(h, weight[:, : 2 * size], step, bias[:, : 2 * size])
+        gates = x[:, : 2 * size] + multiply(h, weight[:, : 2 * size], step.threads, bias[:, : 2 * size])
         z, r = np.split(activate("sigmoid", gates, step.threads), 2, 1)
-        products = _multiply(r * h, weight[:, 2 * size :], step, bias[:, 2 * size :])
+        products = multiply(r * h, weight[:, 2 * size :], step.threads, bias[:, 2 * size :])
         new = activate("tanh", x[:, 2 * size :] + products, step.threads)
         return (new - h) * z + h, c, (z, r, new)
 
     def _retreat(self, step: Step, dh: F32, dc: F32, saved: Sequence[F32], rows: Ids) -> Sequence[F32]:
         (z, r, new), h, weight, size = saved, self._before[rows], self._read_weight(step), dh.shape[1]
         dnew = dh * z * _bend(new)
-        dreset = _multiply(dnew, weight[:, 2 * size :].T, step)
+        dreset = multiply(dnew, weight[:, 2 * size :].T, step.threads)
         gates = np.hstack([dh * (new - h) * z * (1 - z), dreset * h * r * (1 - r)])
-        before = dh * (1 - z) + dreset * r + _multiply(gates, weight[:, : 2 * size].T, step)
+        before = dh * (1 - z) + dreset * r + multiply(gates, weight[:, : 2 * size].T, step.threads)
         both = np.hstack([gates, dnew])
         return both, both, before, dc
 
@@ -201,5 +192,5 @@ class GruOfV2(_Recurrent, op="v2_gru", options=_OPTIONS):
         size, reset = self._before.shape[1], np.zeros_like(self._before)
         for t, rows in enumerate(self._steps):
             reset[rows] = self._saved[t][1] * self._before[rows]
-        gates = _multiply(self._before.T, self._hidden[:, : 2 * size], step)
-        return np.hstack([gates, _multiply(reset.T, self._hidden[:, 2 * size :], step)])
+        gates = multiply(self._before.T, self._hidden[:, : 2 * size], step.threads)
+        return np.hstack([gates, multiply(reset.T, self._hidden[:, 2 * size :], step.threads)])

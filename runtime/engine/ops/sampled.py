@@ -49,10 +49,9 @@ class _SampledCost(Op, has_bias=True):
     def backward(self, step: Step, grad: F32, result: F32, x: F32, *others: Array) -> Grads:
         weight, *bias = self.params
         slopes = (self._slopes * grad).reshape(-1, 1)
-        step.add_param_grad(weight.name, self._sum(self._x * slopes, self._rows, weight.rows, step))
+        step.add_param_grad(weight, self._sum(self._x * slopes, self._rows, weight.rows, step))
         for one in bias:
-            total = self._sum(slopes, self._rows, weight.rows, step)
-            step.add_param_grad(one.name, total.reshape(one.shape))
+            step.add_param_grad(one, self._sum(slopes, self._rows, weight.rows, step))
         back = self._sum(self._weights * slopes, self._samples, len(x), step) if self.needs[0] else None
         return back, *[None for _ in others]
 
