@@ -10,6 +10,7 @@ import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from .attr import Initializer, ParameterAttribute
 from .entry import ANY, EntryAttr, ShowClickEntry
@@ -98,9 +99,10 @@ def make_config(name: str, rows: int, cols: int, attr: ParameterAttribute, *, bi
     )
 
 
-# Field numbers of the message. The last three are true or left out.
-_NAME, _SIZE, _LEARNING_RATE, _MOMENTUM, _MEAN, _STD, _DECAY, _DIMS, _STRATEGY = 1, 2, 3, 4, 5, 6, 7, 9, 11
-_SPARSE_REMOTE, _STATIC, _SPARSE = 16, 18, 22
+# Field numbers of the message; of those of an attribute, the numbers may be left out, and flags are true.
+_NAME, _SIZE, _DIMS, _STRATEGY = 1, 2, 9, 11
+_NUMBERS = {3: "learning_rate", 5: "mean", 6: "std", 4: "momentum", 7: "decay"}
+_FLAGS = {16: "sparse", 22: "sparse", 18: "is_static"}  # 16: by PaddlePaddle's servers
 Field = int | float | bytes
 
 
@@ -122,22 +124,17 @@ def _encode_field(number: int, value: Field) -> bytes:
 
 
 def encode(config: ParamConfig) -> bytes:
-    fields: list[tuple[int, Field | None]] = [
+    fields: list[tuple[int, Field]] = [
         (_NAME, config.name.encode()),
         (_SIZE, config.rows * config.cols),
-        (_LEARNING_RATE, float(config.learning_rate)),
-        (_MEAN, float(config.mean)),
-        (_STD, float(config.std)),
         (_DIMS, config.rows),
         (_DIMS, config.cols),
         (_STRATEGY, int(config.kind == "uniform")),
-        (_MOMENTUM, None if config.momentum is None else float(config.momentum)),
-        (_DECAY, None if config.decay is None else float(config.decay)),
-        (_SPARSE_REMOTE, 1 if config.sparse else None),
-        (_SPARSE, 1 if config.sparse else None),
-        (_STATIC, 1 if config.is_static else None),
     ]
-    return b"".join(_encode_field(number, value) for number, value in fields if value is not None)
+    numbers = [(field, getattr(config, name)) for field, name in _NUMBERS.items()]
+    fields += [(field, float(value)) for field, value in numbers if value is not None]
+    fields += [(field, 1) for field, name in _FLAGS.items() if getattr(config, name)]
+    return b"".join(_encode_field(number, value) for number, value in fields)
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
@@ -176,7 +173,10 @@ def decode(data: bytes) -> ParamConfig:
     """Return the configuration in a message; raises ValueError if it is damaged or not of a matrix."""
     fields = list(_read_fields(data))
     found = dict(fields)
-    numbers = {number: value for number, value in fields if isinstance(value, float)}
+    attrs: dict[str, Any] = {"std": 0.01} | {
+        _NUMBERS[number]: value for number, value in fields if number in _NUMBERS and isinstance(value, float)
+    }
+    attrs |= {name: found.get(field) == 1 for field, name in _FLAGS.items()}
     dims = [value for number, value in fields if number == _DIMS and isinstance(value, int)]
     name, size = found.get(_NAME), found.get(_SIZE)
     if not isinstance(name, bytes) or not isinstance(size, int):
@@ -189,11 +189,5 @@ def decode(data: bytes) -> ParamConfig:
         rows=rows,
         cols=cols,
         kind="uniform" if found.get(_STRATEGY) == 1 else "normal",
-        mean=numbers.get(_MEAN, 0.0),
-        std=numbers.get(_STD, 0.01),
-        learning_rate=numbers.get(_LEARNING_RATE, 1.0),
-        momentum=numbers.get(_MOMENTUM),
-        decay=numbers.get(_DECAY),
-        is_static=found.get(_STATIC) == 1,
-        sparse=found.get(_SPARSE) == 1,
+        **attrs,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -43,13 +44,13 @@ class Lookup(Op, op="lookup", takes=("id",), options=("dim", "padding")):
     def __init__(self, value: Value, needs: Sequence[bool] = ()) -> None:
         super().__init__(value, needs)
         self.number = value.number  # gradients of one row are added in this order
-        self._padding: np.int64 | None = None
-        if self.params and self.attrs["padding"] is not None:
-            rows = self.params[0].rows
-            padding = self.attrs["padding"] % (2**64 if rows == ANY_ID else rows)
-            self._padding = np.uint64(padding).astype(np.int64)
+        self.home: tuple[Concat, int] | None = None  # the result is an input of it, and written there
 
-    home: tuple[Concat, int] | None = None  # the result is an input of it, and written there
+    @functools.cached_property
+    def _padding(self) -> np.int64 | None:
+        padding, rows = self.attrs["padding"], self.params[0].rows
+        known = None if padding is None else np.uint64(padding % (2**64 if rows == ANY_ID else rows))
+        return None if known is None else known.astype(np.int64)
 
     @property
     def only_copies(self) -> bool:
