@@ -173,7 +173,25 @@ def _read_sequences(layer: Value, samples: Sequence[Any], place: int, half: int 
 def _read_items(
     layer: Value, samples: Sequence[Any], place: int, count: int, offsets: Ids | None, half: int = -1
 ) -> npt.NDArray[Any]:
-    """Return `count` items of all samples in the layer's form; raises ValueError naming the sample.
+    """Return `count` items of all samples in the layer's form; raises ValueError naming a wrong one."""
+    out, found = _try_items(layer, samples, place, count, offsets, half)
+    if found == len(samples):
+        return out.reshape(-1, *layer.shape[1:])
+    item = _list_items(layer, samples, place)[found]
+    alone = [([one],) for one in item] if layer.is_sequence else []
+    _, wrong = _try_items(layer, alone, 0, len(alone), np.arange(len(alone) + 1), half)
+    item = alone[wrong][0][0] if wrong < len(alone) else item
+    what = ("a number", _describe_range(layer), "text in UTF-8")[find_encoding(layer)[0]]
+    expected = what if layer.size == 1 else f"{layer.size} times {what}"
+    if not layer.is_sequence and layer.size > 1 and not np.iterable(item):
+        expected += f"; {_ADVICE}"
+    raise _make_error(layer, found, item, expected if half < 0 else "a pair of a place and its number")
+
+
+def _try_items(
+    layer: Value, samples: Sequence[Any], place: int, count: int, offsets: Ids | None, half: int
+) -> tuple[npt.NDArray[Any], int]:
+    """Return items, and the number of samples before the first whose item does not fit.
 
     What the core can't read becomes an array before it tries again.
     """
@@ -183,23 +201,9 @@ def _read_items(
     kind, start = find_encoding(layer)
     found = _core.read_items(samples, place, kind, start, out, starts, half)
     if found < len(samples):
-        items = _list_items(layer, samples, place)
-        arrays = [(_convert_item(layer, item, half),) for item in items]
+        arrays = [(_convert_item(layer, one, half),) for one in _list_items(layer, samples, place)]
         found = _core.read_items(arrays, 0, kind, start, out, starts, half)
-        if found < len(samples):
-            raise _make_error(layer, found, items[found], _describe_item(layer, items[found], half))
-    return out.reshape(-1, *layer.shape[1:])
-
-
-def _describe_item(layer: Value, item: object, half: int) -> str:
-    """Return what is expected in place of an item that does not fit."""
-    if half >= 0:
-        return "a list of pairs of a place and its number"
-    what = ("a number", _describe_range(layer), "text in UTF-8")[find_encoding(layer)[0]]
-    expected = what if layer.size == 1 else f"{layer.size} times {what}"
-    if layer.is_sequence:
-        return f"a list or an array of items, each {expected}"
-    return expected if layer.size == 1 or np.iterable(item) else f"{expected}; {_ADVICE}"
+    return out, found
 
 
 def _convert_item(layer: Value, item: Any, half: int) -> Any:
