@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..arrays import F32, U64, Ids, Part
-from ..graph import BATCH, Graph, Kind, Value
+from ..graph import BATCH, Graph, Kind, V, Value
 from ..param_config import ParamConfig
 
 Array = npt.NDArray[Any]
@@ -167,18 +167,12 @@ class Form(NamedTuple):
     is_sequence: bool
 
 
-def find_form(
-    op: str,
-    inputs: Sequence[Value],
-    attrs: Mapping[str, Any],
-    params: Sequence[ParamConfig] | None = None,
-    name: str = "",
-) -> Form:
-    """Return the form of an operation's result; raises ValueError, beginning with `name`.
+def find_form(value: Value, *, has_params: bool = True) -> Form:
+    """Return the form of an operation's result, which `value` need not have; raises ValueError with its name.
 
-    Without `params` it does not check those.
+    Without `has_params` it does not check those.
     """
-    cls, name = OPS[op], name or op
+    cls, name, inputs, attrs = OPS[value.op], value.name, value.inputs, value.attrs
     if set(attrs) != set(cls.options):
         raise ValueError(f"{name}: attributes {sorted(attrs)}, expected {sorted(cls.options)}")
     least = len(cls.takes) - cls.optional
@@ -196,31 +190,29 @@ def find_form(
             f"{name}: input {sequences[0]} is a sequence, {plain[0]} is not; give both the same kind of "
             "data, or pool the sequence first, as layer.pooling and static.nn.sequence_pool do"
         )
-    if op != "lookup" and any(config.sparse for config in params or ()):
+    if value.op != "lookup" and any(config.sparse for config in value.params):
         raise ValueError(f"{name}: sparse_update is only for embeddings and sparse vectors")
     try:
-        own = _draft(op, inputs, attrs, params or ())
-        shape = own.find_shape(*inputs)
-        if params is not None:
-            own.check_params(*inputs)
+        op = cls(value)
+        shape = op.find_shape(*inputs)
+        if has_params:
+            op.check_params(*inputs)
     except ValueError as e:
         raise ValueError(f"{name}: {e}") from None
     has_items = bool(sequences) and shape[:1] == (BATCH,) and cls.keeps_items
     return Form(shape, cls.gives or attrs.get("to") or inputs[0].kind, has_items)
 
 
-def _draft(
-    op: str, inputs: Sequence[Value], attrs: Mapping[str, Any], params: Sequence[ParamConfig] = ()
-) -> Op:
-    """Return an operation whose form is to be found."""
-    value = Value(name=op, op=op, shape=(), inputs=tuple(inputs), attrs=attrs, params=tuple(params))
-    return OPS[op](value)
+def give_form(value: V) -> V:
+    """Return a value with the form of its operation's result; raises ValueError, beginning with its name."""
+    return replace(value, **find_form(value)._asdict())
 
 
 def find_params(op: str, inputs: Sequence[Value], attrs: Mapping[str, Any], name: str) -> Sequence[Shape]:
     """Return the shapes of an operation's parameters; raises ValueError, beginning with `name`."""
-    find_form(op, inputs, attrs, name=name)
-    return _draft(op, inputs, attrs).find_params(*inputs)
+    value = Value(name=name, op=op, shape=(), inputs=tuple(inputs), attrs=attrs)
+    find_form(value, has_params=False)
+    return OPS[op](value).find_params(*inputs)
 
 
 def make_value(
@@ -232,9 +224,9 @@ def make_value(
     params: Sequence[ParamConfig] = (),
 ) -> Value:
     """Return the result of an operation as a value; raises ValueError, beginning with `name`."""
-    attrs = attrs or {}
-    form = find_form(op, inputs, attrs, params, name)._asdict()
-    return Value(name=name, op=op, inputs=tuple(inputs), attrs=attrs, params=tuple(params), **form)
+    return give_form(
+        Value(name=name, op=op, shape=(), inputs=tuple(inputs), attrs=attrs or {}, params=tuple(params))
+    )
 
 
 def as_rows(x: Array, leading: int = -1) -> Array:

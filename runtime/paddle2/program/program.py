@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from ...engine import graph
 from ...engine.graph import BATCH, Kind, Value
-from ...engine.ops import find_form
+from ...engine.ops import give_form
 from ...engine.optimizer import Optimizer, make_loss_error
 from ...engine.param_config import ParamConfig
 from ...engine.parameters import Parameters
@@ -237,11 +237,8 @@ def add_value(
             )
     if any(one.has_batch and not one.is_sequence for one in inputs):
         inputs = [add_value("single", [one]) if one.is_sequence else one for one in inputs]
-    attrs = attrs or {}
-    form = find_form(op, inputs, attrs, params, own)._asdict()
-    return add_to_main(
-        Variable(name=own, op=op, inputs=tuple(inputs), attrs=attrs, params=tuple(params), **form)
-    )
+    value = Variable(name=own, op=op, shape=(), inputs=tuple(inputs), attrs=attrs or {}, params=tuple(params))
+    return add_to_main(give_form(value))
 
 
 def add_to_main(value: Variable) -> Variable:

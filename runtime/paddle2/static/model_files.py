@@ -142,12 +142,13 @@ def _decode(program: Program, data: dict[str, Any], configs: Sequence[ParamConfi
     name, op, attrs = str(data["name"]), data["op"], data["attrs"]
     inputs = tuple(get_variable(program, one, "load_inference_model") for one in data["inputs"])
     form = Form(tuple(data["shape"]), data["kind"], data["is_sequence"])
+    value = Variable(name=name, op=op, inputs=inputs, attrs=attrs, params=tuple(configs), **form._asdict())
     if op in ("data", "parameter"):  # their shapes are their own
         sizes = [math.prod(form.shape)] if op == "parameter" else []
         fits = [c.rows * c.cols for c in configs] == sizes and {*map(type, form.shape)} <= {int}
         fits = fits and data["kind"] in ("float", "id") and type(data["is_sequence"]) is bool
     else:
-        fits = form == find_form(op, inputs, attrs, configs, name)
+        fits = form == find_form(value)
     if not fits:
         raise ValueError(f"{name} can't have the shape {list(form.shape)}")
-    return Variable(name=name, op=op, inputs=inputs, attrs=attrs, params=tuple(configs), **form._asdict())
+    return value
