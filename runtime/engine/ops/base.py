@@ -71,7 +71,7 @@ class Op:
 
     The words after a subclass's name are its traits. `takes`: the kind of each input; `optional`: the number
     of the last ones that may be missing; `many`: any number of inputs of the first kind. `gives`: the kind of
-    the result; None: that of the attribute `to`, or of the first input. `options`: names of the attributes.
+    the result; None: that of the attribute `to`, or of the first input. `options`: names of attributes.
     `overwrites`: the result may replace the first input; then backward must not read that. `reads_result`:
     backward reads the result. `is_view`: the result may share memory with an input. `keeps_items`: the result
     for sequences is a sequence, item by item. `has_bias`: the last parameter is a bias, which may be missing.
@@ -82,11 +82,11 @@ class Op:
     items of the first sequence among its inputs have. `is_loss`: its gradient is 1.
     """
 
-    takes: ClassVar[tuple[Kind | None, ...]] = ("float",)  # None: either
+    takes: ClassVar[str] = "float"  # "any": either kind
     optional: ClassVar[int] = 0
     many: ClassVar[bool] = False
     gives: ClassVar[Kind | None] = "float"
-    options: ClassVar[tuple[str, ...]] = ()
+    options: ClassVar[str] = ""
     overwrites: ClassVar[bool] = False
     reads_result: ClassVar[bool] = False
     is_view: ClassVar[bool] = False
@@ -134,6 +134,13 @@ class Op:
         """
         return cls, value.inputs
 
+    def check_ids(self, ids: Ids, below: int, place: int = 1, what: str = "label") -> Ids:
+        """Return the ids of an input; raises ValueError with its name for one out of range."""
+        for bad in ids[(ids < 0) | (ids >= below)]:
+            name = self.value.inputs[place].name
+            raise ValueError(f"{name} has the {what} {bad}, expected 0 to {below - 1}")
+        return ids
+
     # forward(step, *inputs) returns the result.
     forward: Callable[..., Any]
 
@@ -173,14 +180,15 @@ def find_form(value: Value, *, has_params: bool = True) -> Form:
     Without `has_params` it does not check those.
     """
     cls, name, inputs, attrs = OPS[value.op], value.name, value.inputs, value.attrs
-    if set(attrs) != set(cls.options):
-        raise ValueError(f"{name}: attributes {sorted(attrs)}, expected {sorted(cls.options)}")
-    least = len(cls.takes) - cls.optional
-    takes = cls.takes * max(1, len(inputs)) if cls.many else cls.takes[: max(least, len(inputs))]
+    options, takes = cls.options.split(), cls.takes.split()
+    if set(attrs) != set(options):
+        raise ValueError(f"{name}: attributes {sorted(attrs)}, expected {sorted(options)}")
+    least = len(takes) - cls.optional
+    takes = takes * max(1, len(inputs)) if cls.many else takes[: max(least, len(inputs))]
     if len(inputs) != len(takes):
         raise ValueError(f"{name}: {len(inputs)} inputs, expected {len(takes)}")
     for one, kind in zip(inputs, takes, strict=True):
-        if kind not in (None, one.kind):
+        if kind not in ("any", one.kind):
             advice = "" if kind == "id" else "; `cast` makes floats of them, and an embedding vectors"
             raise ValueError(f"{name}: input {one.name} has {one.kind} values, expected {kind}{advice}")
     plain = [one.name for one in inputs if one.has_batch and not one.is_sequence]

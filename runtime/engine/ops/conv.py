@@ -16,7 +16,7 @@ from .dense import multiply
 from .elementwise import sum_columns
 
 
-class Conv(Op, op="conv", has_bias=True, options=("dilation", "filters", "kernel", "padding", "stride")):
+class Conv(Op, op="conv", has_bias=True, options="dilation filters kernel padding stride"):
     """Of [batch, channels, ...] by a weight [filters, channels, *kernel], plus a bias: [batch, filters, ...].
 
     The other options have a number for each axis behind the channels; `padding`: zeros before and after it.

@@ -15,20 +15,12 @@ LEAST = np.float32(1e-30)  # of a probability, for its logarithm
 LEAST_LOG, LEAST_SPREAD = np.float32(-100.0), np.float32(1e-12)
 
 
-def check_labels(label: Ids, classes: int, name: str, what: str = "label") -> Ids:
-    """Return all labels as one row; raises ValueError with `name`, that of the data, for one out of range."""
-    labels = label.reshape(-1)
-    for bad in labels[(labels < 0) | (labels >= classes)]:
-        raise ValueError(f"{name} has the {what} {bad}, expected 0 to {classes - 1}")
-    return labels
-
-
 def find_logs(probability: F32, step: Step) -> F32:
     """Return the logarithms of probabilities, smaller ones taken as LEAST."""
     return take_logs(np.maximum(probability, LEAST), step.threads)
 
 
-class _LabelCost(Op, takes=("float", "id")):
+class _LabelCost(Op, takes="float id"):
     """A cost of scores or probabilities, [..., classes], with the class of each row: [...] or [..., 1]."""
 
     def find_shape(self, x: Value, label: Value) -> Shape:
@@ -42,7 +34,7 @@ class SoftmaxCrossEntropy(_LabelCost, op="softmax_with_cross_entropy", overwrite
     """-log(probability of the label), from scores: exact near probabilities of 0 and 1."""
 
     def forward(self, step: Step, scores: F32, label: Ids) -> F32:
-        labels = check_labels(label, scores.shape[-1], self.value.inputs[1].name)
+        labels = self.check_ids(label, scores.shape[-1]).reshape(-1)
         x = as_rows(self.take_copy(scores))
         cost: F32 = np.empty(len(x), dtype=np.float32)
         step.errors += _core.cross_entropy(x, labels, cost, step.threads)
@@ -67,7 +59,7 @@ class CrossEntropy(_LabelCost, op="cross_entropy"):
 
     def forward(self, step: Step, probability: F32, label: Ids) -> F32:
         x = as_rows(probability)
-        labels = check_labels(label, x.shape[1], self.value.inputs[1].name)
+        labels = self.check_ids(label, x.shape[1]).reshape(-1)
         picked = x[np.arange(len(x)), labels]
         # NaN never counts as the right answer.
         step.errors += int(np.count_nonzero(~(picked >= x.max(axis=1))))
@@ -87,7 +79,7 @@ def _find_common_shape(op: Op, x: Value, y: Value) -> Shape:
     return x.shape
 
 
-class SquareError(Op, op="square_error", takes=("float", "float")):
+class SquareError(Op, op="square_error", takes="float float"):
     """Sum of the squared differences of two vectors."""
 
     def find_shape(self, x: Value, y: Value) -> Shape:
@@ -107,7 +99,7 @@ class SquareError(Op, op="square_error", takes=("float", "float")):
         return back, -back if self.needs[1] else None
 
 
-class LogLoss(Op, op="log_loss", takes=("float", "float"), options=("epsilon",)):
+class LogLoss(Op, op="log_loss", takes="float float", options="epsilon"):
     """-y log(p + epsilon) - (1 - y) log(1 - p + epsilon), for probabilities p and labels y from 0 to 1."""
 
     find_shape = _find_common_shape
@@ -125,7 +117,7 @@ class LogLoss(Op, op="log_loss", takes=("float", "float"), options=("epsilon",))
         return p + epsilon, np.float32(1.0) - p + epsilon
 
 
-class BinaryCrossEntropy(Op, op="binary_cross_entropy", takes=("float", "float")):
+class BinaryCrossEntropy(Op, op="binary_cross_entropy", takes="float float"):
     """-y log(p) - (1 - y) log(1 - p), for probabilities p and labels y; no logarithm is below -100."""
 
     find_shape = _find_common_shape
@@ -140,7 +132,7 @@ class BinaryCrossEntropy(Op, op="binary_cross_entropy", takes=("float", "float")
         return np.asarray(grad * (p - y) / spread, np.float32), None
 
 
-class SigmoidCrossEntropy(Op, op="sigmoid_cross_entropy", takes=("float", "float")):
+class SigmoidCrossEntropy(Op, op="sigmoid_cross_entropy", takes="float float"):
     """-y log(p) - (1 - y) log(1 - p), for p = sigmoid(score) and labels y from 0 to 1; always finite."""
 
     find_shape = _find_common_shape

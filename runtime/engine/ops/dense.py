@@ -16,7 +16,7 @@ from .base import FLOAT, ID, Array, Grads, Op, Shape, Step, as_rows, describe
 from .elementwise import resolve_axes
 
 
-class Parameter(Op, op="parameter", takes=(), is_view=True):
+class Parameter(Op, op="parameter", takes="", is_view=True):
     """All values of a parameter, in the value's shape."""
 
     def forward(self, step: Step) -> F32:
@@ -29,7 +29,7 @@ class Parameter(Op, op="parameter", takes=(), is_view=True):
         return ()
 
 
-class Full(Op, op="full", takes=(None,), optional=1, gives=None, options=("shape", "to", "value")):
+class Full(Op, op="full", takes="any", optional=1, gives=None, options="shape to value"):
     """The constant `value` in an array of the given shape; `to`: its kind.
 
     With an input, `shape` may have sizes of it, as that of Reshape.
@@ -51,7 +51,7 @@ class Full(Op, op="full", takes=(None,), optional=1, gives=None, options=("shape
         return (None,)
 
 
-class ShapeOp(Op, op="shape", takes=(None,), gives="id"):
+class ShapeOp(Op, op="shape", takes="any", gives="id"):
     """The sizes of all axes."""
 
     def find_shape(self, x: Value) -> Shape:
@@ -61,7 +61,7 @@ class ShapeOp(Op, op="shape", takes=(None,), gives="id"):
         return np.array(x.shape, ID)
 
 
-class Fc(Op, op="fc", many=True, has_bias=True, options=("keeps", "size")):
+class Fc(Op, op="fc", many=True, has_bias=True, options="keeps size"):
     """Sum of x W over the inputs, plus b. `size`: columns; `keeps`: leading axes that stay, the others of x
     are rows of W. The parameters are one W for each input, then b if there is one.
     """
@@ -109,7 +109,7 @@ class Fc(Op, op="fc", many=True, has_bias=True, options=("keeps", "size")):
         return tuple(back)
 
 
-class Matmul(Op, op="matmul", takes=("float", "float"), options=("transpose",)):
+class Matmul(Op, op="matmul", takes="float float", options="transpose"):
     """Product of matrices; leading axes of the first are those of the result, the second has none or equal
     ones. `transpose`: the last two axes of the first, and of the second, are exchanged before.
     """
@@ -152,7 +152,7 @@ def multiply(x: F32, y: F32, threads: int, start: F32 | None = None) -> F32:
     return out
 
 
-class Concat(Op, op="concat", takes=(None,), gives=None, many=True, options=("axis",)):
+class Concat(Op, op="concat", takes="any", gives=None, many=True, options="axis"):
     """Inputs one after the other, along `axis`."""
 
     def find_shape(self, *inputs: Value) -> Shape:
@@ -190,7 +190,7 @@ class Concat(Op, op="concat", takes=(None,), gives=None, many=True, options=("ax
         return tuple(parts)
 
 
-class Reshape(Op, op="reshape", takes=(None,), gives=None, options=("shape",), is_view=True):
+class Reshape(Op, op="reshape", takes="any", gives=None, options="shape", is_view=True):
     """The same items in another `shape`; in it -1 is a size that follows from the others, 0 the input's own,
     -2 the input's first, -3 its second and so on. The batch stays the first size.
     """
@@ -232,7 +232,7 @@ def _find_copied(given: Sequence[int]) -> list[int | None]:
     return [i if size == 0 else -2 - size if size < -1 else None for i, size in enumerate(given)]
 
 
-class Slice(Op, op="slice", takes=(None,), gives=None, options=("parts",), is_view=True):
+class Slice(Op, op="slice", takes="any", gives=None, options="parts", is_view=True):
     """Items of the leading axes: `parts` has the number of one, without its axis, or [begin, end, step] of
     several, as slices of Python, or "new" for another axis of size 1. The batch stays whole.
     """
@@ -270,7 +270,7 @@ class Slice(Op, op="slice", takes=(None,), gives=None, options=("parts",), is_vi
         return (back,)
 
 
-class Transpose(Op, op="transpose", takes=(None,), gives=None, options=("perm",), is_view=True):
+class Transpose(Op, op="transpose", takes="any", gives=None, options="perm", is_view=True):
     """The same items with the axes in the order of `perm`; the batch stays first."""
 
     def find_shape(self, x: Value) -> Shape:
@@ -286,7 +286,7 @@ class Transpose(Op, op="transpose", takes=(None,), gives=None, options=("perm",)
         return (grad.transpose(np.argsort(self.attrs["perm"])),)
 
 
-class Single(Op, op="single", takes=(None,), gives=None, is_view=True, keeps_items=False):
+class Single(Op, op="single", takes="any", gives=None, is_view=True, keeps_items=False):
     """The only item of each sequence."""
 
     def forward(self, step: Step, x: Array) -> Array:
@@ -302,7 +302,7 @@ class Single(Op, op="single", takes=(None,), gives=None, is_view=True, keeps_ite
         return (grad,)
 
 
-class Cross(Op, op="cross", takes=("id",), many=True, gives="id", options=("salt",)):
+class Cross(Op, op="cross", takes="id", many=True, gives="id", options="salt"):
     """One id for those of several slots, item by item, which depends on `salt` and their order.
 
     From k = hash_name(salt) on, each id gives the next k = hash_keys(k xor id).
@@ -323,7 +323,7 @@ class Cross(Op, op="cross", takes=("id",), many=True, gives="id", options=("salt
         return keys.view(np.int64)
 
 
-class Cast(Op, op="cast", takes=(None,), gives=None, options=("to",), is_view=True):
+class Cast(Op, op="cast", takes="any", gives=None, options="to", is_view=True):
     """Values of the other kind: `to` is "float" or "id"; floats are cut to whole numbers."""
 
     def forward(self, step: Step, x: Array) -> Array:

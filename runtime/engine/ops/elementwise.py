@@ -157,7 +157,7 @@ def broadcast(op: Op, *inputs: Value) -> Shape:
     return tuple([found.pop() for found in sizes])
 
 
-class Arithmetic(Op, op=" ".join(_ARITHMETIC), takes=("float", "float")):
+class Arithmetic(Op, op=" ".join(_ARITHMETIC), takes="float float"):
     """x + y and so on; sizes as broadcast() has them."""
 
     find_shape = broadcast
@@ -170,7 +170,7 @@ class Arithmetic(Op, op=" ".join(_ARITHMETIC), takes=("float", "float")):
         return tuple([sum_to_shape(own, x.shape, step.threads) if needs else None for own, x, needs in parts])
 
 
-class Comparison(Op, op=" ".join(_COMPARISONS), takes=(None, None), gives="id"):
+class Comparison(Op, op=" ".join(_COMPARISONS), takes="any any", gives="id"):
     """1 where it holds, else 0; sizes as broadcast() has them."""
 
     find_shape = broadcast
@@ -189,7 +189,7 @@ class Function(Op, op=" ".join(_FUNCTIONS), reads_result=True):
         return (_FUNCTIONS[self.value.op][1](grad, x, result),)
 
 
-class Power(Op, op="pow", options=("y",)):
+class Power(Op, op="pow", options="y"):
     """x to the power of the number `y`: whole numbers to 64 by products, others of an x above 0."""
 
     def forward(self, step: Step, x: F32) -> F32:
@@ -215,7 +215,7 @@ def _raise(x: F32, y: float, threads: int) -> F32:
     return out
 
 
-class Clip(Op, op="clip", options=("least", "most"), overwrites=True, reads_result=True):
+class Clip(Op, op="clip", options="least most", overwrites=True, reads_result=True):
     """The nearest number from `least` to `most`; only items between them have a gradient."""
 
     def forward(self, step: Step, x: F32) -> F32:
@@ -232,7 +232,7 @@ class Clip(Op, op="clip", options=("least", "most"), overwrites=True, reads_resu
         return np.float32(self.attrs["least"]), np.float32(self.attrs["most"])
 
 
-class Scale(Op, op="scale", options=("bias", "scale"), overwrites=True):
+class Scale(Op, op="scale", options="bias scale", overwrites=True):
     """x * scale + bias."""
 
     def forward(self, step: Step, x: F32) -> F32:
@@ -245,8 +245,13 @@ class Scale(Op, op="scale", options=("bias", "scale"), overwrites=True):
         return (grad * np.float32(self.attrs["scale"]),)
 
 
-class ActivationOp(Op, op="exp relu sigmoid tanh", overwrites=True, reads_result=True):
+class ActivationOp(Op, op="exp relu sigmoid softmax tanh", overwrites=True, reads_result=True):
     """A function of the core by the operation's name, and its derivative in terms of the result."""
+
+    def find_shape(self, x: Value) -> Shape:
+        if self.value.op == "softmax" and len(x.shape) < 1 + x.has_batch:  # over the last axis
+            raise ValueError(f"input {describe(x)} has no axis beside the batch")
+        return x.shape
 
     def forward(self, step: Step, x: F32) -> F32:
         out = self.take_copy(x)
@@ -260,16 +265,7 @@ class ActivationOp(Op, op="exp relu sigmoid tanh", overwrites=True, reads_result
         return (back,)
 
 
-class SoftmaxOp(ActivationOp, op="softmax"):
-    """exp(x) divided by its sum over the last axis."""
-
-    def find_shape(self, x: Value) -> Shape:
-        if len(x.shape) < 1 + x.has_batch:
-            raise ValueError(f"input {describe(x)} has no axis beside the batch")
-        return x.shape
-
-
-class DropoutOp(Op, op="dropout", options=("rate", "upscales"), overwrites=True):
+class DropoutOp(Op, op="dropout", options="rate upscales", overwrites=True):
     """Zeros for a share `rate` of the items in a training step.
 
     `upscales`: the others are divided by the kept share in a training step; else all are multiplied by it in
@@ -301,7 +297,7 @@ class DropoutOp(Op, op="dropout", options=("rate", "upscales"), overwrites=True)
         return mask * np.float32(1.0 / (1.0 - rate)) if upscales else mask
 
 
-class SumOp(Op, op="mean sum", options=("axis", "keepdim")):
+class SumOp(Op, op="mean sum", options="axis keepdim"):
     """Sum or mean over `axis`, a number, several or None for all; `keepdim` leaves axes of size 1."""
 
     def __init__(self, value: Value, needs: Sequence[bool] = ()) -> None:

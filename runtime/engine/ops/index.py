@@ -10,16 +10,10 @@ import numpy as np
 from ..arrays import F32, Ids
 from ..graph import FREE, Value
 from .base import FLOAT, Array, Grads, Op, Shape, Step, describe
-from .cost import check_labels
 from .elementwise import broadcast, resolve_axes, sum_axes, sum_to_shape
 
 
-def _check(op: Op, places: Ids, size: int) -> Ids:
-    check_labels(places, size, op.value.inputs[-1].name, "index")
-    return places
-
-
-class Where(Op, op="where", takes=(None, None, "id"), gives=None):
+class Where(Op, op="where", takes="any any id", gives=None):
     """The first input where the condition, the last one, is not 0, else the second; broadcast() has sizes."""
 
     def find_shape(self, x: Value, y: Value, condition: Value) -> Shape:
@@ -48,7 +42,7 @@ class _AlongAxis(Op):
         return x.shape
 
 
-class Gather(_AlongAxis, op="gather", takes=(None, "id"), gives=None, options=("axis",), keeps_items=False):
+class Gather(_AlongAxis, op="gather", takes="any id", gives=None, options="axis", keeps_items=False):
     """The items of x at the places of an index, along `axis`; those of a batch by an index with a batch."""
 
     def find_shape(self, x: Value, *index: Value) -> Shape:
@@ -58,7 +52,7 @@ class Gather(_AlongAxis, op="gather", takes=(None, "id"), gives=None, options=("
         return (*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
 
     def forward(self, step: Step, x: Array, index: Ids) -> Array:
-        return np.take(x, _check(self, index, x.shape[self._axis]), self._axis)
+        return np.take(x, self.check_ids(index, x.shape[self._axis], what="index"), self._axis)
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32, index: Ids) -> Grads:
         back = np.zeros_like(x)
@@ -67,7 +61,7 @@ class Gather(_AlongAxis, op="gather", takes=(None, "id"), gives=None, options=("
         return back, None
 
 
-class TakeAlong(_AlongAxis, op="take_along_axis", takes=(None, "id"), gives=None, options=("axis",)):
+class TakeAlong(_AlongAxis, op="take_along_axis", takes="any id", gives=None, options="axis"):
     """The items of x at the places of an index of its shape but along `axis`: of each row its own."""
 
     def find_shape(self, x: Value, *index: Value) -> Shape:
@@ -78,7 +72,8 @@ class TakeAlong(_AlongAxis, op="take_along_axis", takes=(None, "id"), gives=None
         return shape
 
     def forward(self, step: Step, x: Array, index: Ids) -> Array:
-        return np.take_along_axis(x, _check(self, index, x.shape[self._axis]), self._axis)
+        self.check_ids(index, x.shape[self._axis], what="index")
+        return np.take_along_axis(x, index, self._axis)
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32, index: Ids) -> Grads:
         back = np.zeros_like(x)
@@ -88,7 +83,7 @@ class TakeAlong(_AlongAxis, op="take_along_axis", takes=(None, "id"), gives=None
         return back, None
 
 
-class Order(_AlongAxis, op="order", takes=(None,), gives="id", options=("axis", "k", "largest")):
+class Order(_AlongAxis, op="order", takes="any", gives="id", options="axis k largest"):
     """Places of the `k` largest or smallest items along `axis` in this order, of equal ones the first."""
 
     def find_shape(self, x: Value, *_: Value) -> Shape:
@@ -102,7 +97,7 @@ class Order(_AlongAxis, op="order", takes=(None,), gives="id", options=("axis", 
         return np.take(ordered, range(self.attrs["k"]), self._axis)
 
 
-class RunningSum(_AlongAxis, op="cumsum", options=("axis",)):
+class RunningSum(_AlongAxis, op="cumsum", options="axis"):
     """Each item with those before it along `axis`."""
 
     def forward(self, step: Step, x: F32) -> F32:
@@ -112,7 +107,7 @@ class RunningSum(_AlongAxis, op="cumsum", options=("axis",)):
         return (np.flip(np.cumsum(np.flip(grad, self._axis), self._axis, FLOAT), self._axis),)
 
 
-class Tile(Op, op="tile", takes=(None,), gives=None, options=("repeats",)):
+class Tile(Op, op="tile", takes="any", gives=None, options="repeats"):
     """x repeated so many times along each axis; `repeats` may have more, for axes before."""
 
     def find_shape(self, x: Value) -> Shape:
@@ -132,7 +127,7 @@ class Tile(Op, op="tile", takes=(None,), gives=None, options=("repeats",)):
         return (sum_axes(parts, range(0, parts.ndim, 2), step.threads).reshape(x.shape),)
 
 
-class OneHot(Op, op="one_hot", takes=("id",), options=("num_classes",)):
+class OneHot(Op, op="one_hot", takes="id", options="num_classes"):
     """A row for each id, 1 at its place and else 0."""
 
     def find_shape(self, x: Value) -> Shape:
@@ -140,4 +135,4 @@ class OneHot(Op, op="one_hot", takes=("id",), options=("num_classes",)):
 
     def forward(self, step: Step, x: Ids) -> F32:
         classes: int = self.attrs["num_classes"]
-        return np.asarray(_check(self, x, classes)[..., None] == np.arange(classes), FLOAT)
+        return np.asarray(self.check_ids(x, classes, 0, "index")[..., None] == np.arange(classes), FLOAT)

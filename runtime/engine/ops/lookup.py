@@ -15,7 +15,7 @@ from .base import ANY_ROWS, Array, Grads, Op, Shape, Step
 from .dense import Concat
 
 
-class Lookup(Op, op="lookup", takes=("id",), options=("dim", "padding")):
+class Lookup(Op, op="lookup", takes="id", options="dim padding"):
     """The table row of each id, of size `dim`; `padding`: an id, from the end if below 0, whose row is zero
     and never learns, or None.
 

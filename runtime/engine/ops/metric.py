@@ -31,9 +31,7 @@ class Metric(Op):
         return step.counts.setdefault(self.value.name, np.zeros(shape, ID))
 
 
-class AucCounts(
-    Metric, op="auc_counts", takes=("float", "id"), gives="id", options=("of_last", "thresholds")
-):
+class AucCounts(Metric, op="auc_counts", takes="float id", gives="id", options="of_last thresholds"):
     """Samples by predicted probability, in `thresholds` + 1 buckets: row 0 those with label 0, row 1 the
     others. The probability is the last item of each row. `of_last`: counts are sums over so many last steps,
     0: over all so far. In training NaN counts nowhere: its gradient is reported.
@@ -67,7 +65,7 @@ class AucCounts(
         return np.bincount(places, minlength=2 * size).astype(ID).reshape(2, size)
 
 
-class Auc(Op, op="auc", takes=("id",)):
+class Auc(Op, op="auc", takes="id"):
     """Area under the ROC curve, from the counts of auc_counts; 0 if all labels are equal."""
 
     find_shape = staticmethod(lambda counts: ())
@@ -76,7 +74,7 @@ class Auc(Op, op="auc", takes=("id",)):
         return np.array(compute_auc(*counts), dtype=np.float32)
 
 
-class ClickSums(Metric, op="click_sums", takes=("float", "id")):
+class ClickSums(Metric, op="click_sums", takes="float id"):
     """Sums over all samples so far, with prediction p and label y of 0 or 1: (p - y)^2, |p - y|, p,
     sigmoid(p), y, 1."""
 
@@ -96,7 +94,7 @@ class ClickSums(Metric, op="click_sums", takes=("float", "id")):
         return (sums / [ONE, ONE, ONE, ONE, 1, 1]).astype(np.float32)
 
 
-class UserSamples(Metric, op="user_samples", takes=("float", "id", "id"), gives="id", options=("most",)):
+class UserSamples(Metric, op="user_samples", takes="float id id", gives="id", options="most"):
     """The last `most` samples: user, label, and the bits of the prediction. Gives the number of all."""
 
     metric = "user_auc"
@@ -118,7 +116,7 @@ class UserSamples(Metric, op="user_samples", takes=("float", "id", "id"), gives=
         return np.asarray(state[-1, 0])
 
 
-class UserAuc(Op, op="user_auc", takes=("id",)):
+class UserAuc(Op, op="user_auc", takes="id"):
     """AUC of each user's samples, mean over users weighted by their samples, from those of user_samples.
 
     Users with equal labels do not count; 0 without others. PaddlePaddle's WuAUC (framework/fleet/metrics.h).
@@ -132,7 +130,7 @@ class UserAuc(Op, op="user_auc", takes=("id",)):
         return np.array(total / max(1.0, samples), dtype=np.float32)
 
 
-class Accuracy(Op, op="accuracy", takes=("float", "id"), options=("k",)):
+class Accuracy(Op, op="accuracy", takes="float id", options="k"):
     """Share of samples with a label among the `k` largest items of the row; of equal ones the first wins."""
 
     def find_shape(self, x: Value, label: Value) -> Shape:

@@ -64,7 +64,7 @@ class _Norm(Op):
         return True
 
 
-class LayerNormOp(_Norm, op="layer_norm", options=("epsilon", "keeps")):
+class LayerNormOp(_Norm, op="layer_norm", options="epsilon keeps"):
     """Each sample, over all axes but the `keeps` leading ones."""
 
     def find_shape(self, x: Value) -> Shape:
@@ -79,7 +79,7 @@ class LayerNormOp(_Norm, op="layer_norm", options=("epsilon", "keeps")):
         return [(math.prod(x.shape[self.attrs["keeps"] :]),)] * 2
 
 
-class BatchNormOp(_Norm, op="batch_norm", options=("axis", "epsilon", "trains")):
+class BatchNormOp(_Norm, op="batch_norm", options="axis epsilon trains"):
     """Each item of `axis` (channels), over all samples and the other axes.
 
     Two more parameters are running means of mean and variance: training moves them by their learning rate

@@ -13,7 +13,7 @@ from .base import FLOAT, Grads, Op, Shape, Step, describe
 from .dense import multiply
 from .elementwise import activate, sum_columns
 
-_OPTIONS = ("reverse", "size", "swaps")
+_OPTIONS = "reverse size swaps"
 
 
 class _Recurrent(Op):
@@ -97,7 +97,7 @@ def _bend(y: F32) -> F32:
     return np.asarray(np.float32(1) - y * y)
 
 
-class Lstm(_Recurrent, op="lstm", options=("order", "peeps", *_OPTIONS)):
+class Lstm(_Recurrent, op="lstm", options=f"order peeps {_OPTIONS}"):
     """c = f * c + i * g; h = o * tanh(c). Gates i, f, o (sigmoid) and g (tanh) are in columns by `order`.
 
     `peeps`: the bias has three more parts, by which c before is added to i and f, and c after to o.

@@ -15,7 +15,7 @@ from ... import _core
 from ..arrays import F32, Ids
 from ..graph import BATCH, Value
 from .base import ANY_ROWS, ID, Array, Draw, Grads, Op, Shape, Step, describe
-from .cost import LEAST, check_labels, find_logs
+from .cost import LEAST, find_logs
 from .elementwise import activate, sum_axis
 
 _ONE = np.float32(1.0)
@@ -71,9 +71,7 @@ def _check_forms(x: Value, label: Value, *others: Value) -> None:
             raise ValueError(f"input {describe(one)} has not one row for each row of {describe(x)}")
 
 
-class HSigmoid(
-    _SampledCost, op="hsigmoid", takes=("float", "id", "id", "id"), optional=2, options=("classes",)
-):
+class HSigmoid(_SampledCost, op="hsigmoid", takes="float id id id", optional=2, options="classes"):
     """Sum of -log(probability of each turn) on the way from the root of a binary tree to the label's leaf.
 
     Without a path the tree is complete, and with c = label + classes bit j of c is a turn at the inner node
@@ -104,7 +102,7 @@ class HSigmoid(
                 raise ValueError(f"{self.value.inputs[2].name} has the node {bad}, which the weight lacks")
         else:
             classes: int = self.attrs["classes"]
-            codes = check_labels(label, classes, self.value.inputs[1].name)[:, None] + classes
+            codes = self.check_ids(label, classes).reshape(-1, 1) + classes
             places = np.arange((classes - 1).bit_length())
             nodes, turns = (codes >> (places + 1)) - 1, (codes >> places) & 1
             self._used = nodes >= 0
@@ -117,13 +115,7 @@ class HSigmoid(
         return -find_logs(low, step) - self._turns * scores, ((_ONE - low) - self._turns) * self._used
 
 
-class Nce(
-    _SampledCost,
-    op="nce",
-    takes=("float", "id", "float"),
-    optional=1,
-    options=("classes", "noise", "samples"),
-):
+class Nce(_SampledCost, op="nce", takes="float id float", optional=1, options="classes noise samples"):
     """Sum of the costs of telling the labels of a sample from `samples` classes drawn as noise.
 
     With o = sigmoid(score), q the probability of a class as noise and b = samples * q, a label costs
@@ -150,8 +142,7 @@ class Nce(
 
     def choose_rows(self, step: Step, label: Ids, *_: Array) -> Ids:
         classes, samples = self.attrs["classes"], self.attrs["samples"]
-        of_label = self.value.inputs[1]
-        labels = check_labels(label, classes, of_label.name).reshape(len(label), of_label.size)
+        labels = self.check_ids(label, classes).reshape(len(label), self.value.inputs[1].size)
         draw = step.draw or Draw(seed=0, trainer=0, step=0)
         words = draw.draw_words(self.value.name, len(label) * samples).reshape(len(label), samples)
         points = (words >> np.uint64(11)) * (self._ends[-1] * 2.0**-53)

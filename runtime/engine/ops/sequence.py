@@ -18,7 +18,7 @@ SUMS = ("average", "sqrt", "sum")
 POOLS = (*SUMS, "first", "last", "max")
 
 
-class Pool(Op, op="pool", options=("by",), keeps_items=False):
+class Pool(Op, op="pool", options="by", keeps_items=False):
     """One item for each sample, from all of its sequence: `by` is one of POOLS. An empty sequence gives 0.
 
     "sqrt" is the sum divided by the square root of the number of items. A gradient of "max" goes to the first
@@ -72,7 +72,7 @@ class Pool(Op, op="pool", options=("by",), keeps_items=False):
         return (back.reshape(x.shape),)
 
 
-class Context(Op, op="context", options=("length", "start")):
+class Context(Op, op="context", options="length start"):
     """Of each item the `length` items of its sequence from the one `start` places behind it, side by side.
 
     Beyond the ends of the sequence there are zeros.
