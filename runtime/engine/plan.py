@@ -260,12 +260,8 @@ class Plan:
             return find_rows(wanted, self._threads) if wanted else {}
         except ValueError:
             for table, found in lookups.items():
-                rows = self.params[table].rows
                 for op, places in found:
-                    ids = results[places[0]]
-                    for wrong in ids[(ids < 0) | (ids >= rows)]:
-                        name = op.value.inputs[0].name
-                        raise ValueError(f"{name} has the id {wrong}, expected 0 to {rows - 1}") from None
+                    op.check_ids(results[places[0]], self.params[table].rows, 0, "id")
             raise
 
     def _sum_rows(self, step: Step, batch: BatchInput) -> dict[str, tuple[U64, F32]]:

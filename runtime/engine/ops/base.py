@@ -6,6 +6,7 @@ and for any number of threads. Of numpy's operations only those are used that IE
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -107,6 +108,17 @@ class Op:
         self.sequence = ""
         self._buffers: dict[str, Array] = {}
 
+    @functools.cached_property
+    def axes(self) -> tuple[int, ...]:
+        """Axes of the first input by the attribute `axis`, as numbers from 0; ValueError if it lacks one."""
+        x, axis = self.value.inputs[0], self.attrs["axis"]
+        rank = len(x.shape)
+        given = [axis] if isinstance(axis, int) else axis or range(rank)
+        for one in given:
+            if not -rank <= one < rank:
+                raise ValueError(f"axis={one}: {describe(x)} has the axes 0 to {rank - 1}")
+        return tuple(sorted({one % rank for one in given}))
+
     # find_shape(*inputs) returns the shape of the result; raises ValueError if an input does not fit.
     find_shape: Callable[..., Shape] = staticmethod(lambda x: x.shape)
 
@@ -138,7 +150,7 @@ class Op:
         """Return the ids of an input; raises ValueError with its name for one out of range."""
         for bad in ids[(ids < 0) | (ids >= below)]:
             name = self.value.inputs[place].name
-            raise ValueError(f"{name} has the {what} {bad}, expected 0 to {below - 1}")
+            raise ValueError(f"{name} has the {what} {bad}, expected 0 to {below - 1}") from None
         return ids
 
     # forward(step, *inputs) returns the result.

@@ -13,7 +13,6 @@ from ...files.serving import hash_keys
 from ..arrays import F32, Ids
 from ..graph import BATCH, FREE, Value
 from .base import FLOAT, ID, Array, Grads, Op, Shape, Step, as_rows, describe
-from .elementwise import resolve_axes
 
 
 class Parameter(Op, op="parameter", takes="", is_view=True):
@@ -156,7 +155,7 @@ class Concat(Op, op="concat", takes="any", gives=None, many=True, options="axis"
     """Inputs one after the other, along `axis`."""
 
     def find_shape(self, *inputs: Value) -> Shape:
-        first, axis = inputs[0], self._axis
+        first, axis = inputs[0], self.axes[0]
         before, after = first.shape[:axis], first.shape[axis + 1 :]
         for one in inputs:
             form = (one.kind, len(one.shape), one.shape[:axis], one.shape[axis + 1 :])
@@ -166,9 +165,9 @@ class Concat(Op, op="concat", takes="any", gives=None, many=True, options="axis"
 
     def __init__(self, value: Value, needs: Sequence[bool] = ()) -> None:
         super().__init__(value, needs)
-        (self._axis,) = resolve_axes(value.inputs[0], self.attrs["axis"])
-        ends = [0, *itertools.accumulate(one.shape[self._axis] for one in value.inputs)]
-        self.parts = [(slice(None),) * self._axis + (slice(*pair),) for pair in itertools.pairwise(ends)]
+        (axis,) = self.axes
+        ends = [0, *itertools.accumulate(one.shape[axis] for one in value.inputs)]
+        self.parts = [(slice(None),) * axis + (slice(*pair),) for pair in itertools.pairwise(ends)]
         self.filled: set[int] = set()  # inputs that lookups write to their part, before
         self.learning: dict[int, str] = {}  # of these, lookups that take nothing but their gradient
 
@@ -176,7 +175,7 @@ class Concat(Op, op="concat", takes="any", gives=None, many=True, options="axis"
         if self.filled:
             out = self._buffers["result"]
         else:
-            shape, axis = inputs[0].shape, self._axis
+            shape, axis = inputs[0].shape, self.axes[0]
             whole = (*shape[:axis], self.value.shape[axis], *shape[axis + 1 :])
             out = self.get_buffer("result", whole, inputs[0].dtype)
         for i, x in enumerate(inputs):

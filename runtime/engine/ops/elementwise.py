@@ -124,16 +124,6 @@ def sum_to_shape(grad: F32, shape: Shape, threads: int) -> F32:
     return sum_axes(grad, axes, threads).reshape(shape)
 
 
-def resolve_axes(value: Value, axis: int | Sequence[int] | None) -> tuple[int, ...]:
-    """Return axes as numbers from 0; None: all. Raises ValueError if the value lacks one."""
-    rank = len(value.shape)
-    given = [axis] if isinstance(axis, int) else axis or range(rank)
-    for one in given:
-        if not -rank <= one < rank:
-            raise ValueError(f"axis={one}: {value.name} {list(value.shape)} has the axes 0 to {rank - 1}")
-    return tuple(sorted({one % rank for one in given}))
-
-
 _COMPARISONS: Mapping[str, Callable[[Array, Array], Array]] = {
     "equal": np.equal,
     "not_equal": np.not_equal,
@@ -300,13 +290,9 @@ class DropoutOp(Op, op="dropout", options="rate upscales", overwrites=True):
 class SumOp(Op, op="mean sum", options="axis keepdim"):
     """Sum or mean over `axis`, a number, several or None for all; `keepdim` leaves axes of size 1."""
 
-    def __init__(self, value: Value, needs: Sequence[bool] = ()) -> None:
-        super().__init__(value, needs)
-        self._axes = resolve_axes(value.inputs[0], self.attrs["axis"])
-
     def find_shape(self, x: Value) -> Shape:
         found = self._drop_axes(x.shape)
-        if 0 in self._axes and x.has_batch and found[:1] == (FREE,):
+        if 0 in self.axes and x.has_batch and found[:1] == (FREE,):
             raise ValueError(f"input {describe(x)} has a free size behind the batch, so it can't be reduced")
         return found
 
@@ -314,7 +300,7 @@ class SumOp(Op, op="mean sum", options="axis keepdim"):
         return self._reduce(x, step.threads).reshape(self._drop_axes(x.shape))
 
     def _reduce(self, x: F32, threads: int) -> F32:
-        total = sum_axes(x, self._axes, threads)
+        total = sum_axes(x, self.axes, threads)
         total /= self._find_divisor(x)
         return total
 
@@ -324,15 +310,15 @@ class SumOp(Op, op="mean sum", options="axis keepdim"):
         return (back,)
 
     def _drop_axes(self, shape: Shape, *, keepdim: bool = False) -> Shape:
-        kept = [1 if i in self._axes else size for i, size in enumerate(shape)]
-        left = [size for i, size in enumerate(shape) if i not in self._axes]
+        kept = [1 if i in self.axes else size for i, size in enumerate(shape)]
+        left = [size for i, size in enumerate(shape) if i not in self.axes]
         return tuple(kept if keepdim or self.attrs["keepdim"] else left)
 
     def _keep_axes(self, reduced: F32, x: F32) -> F32:
         return reduced.reshape(self._drop_axes(x.shape, keepdim=True))
 
     def _find_divisor(self, x: F32) -> np.float32:
-        count = math.prod([x.shape[i] for i in self._axes])
+        count = math.prod([x.shape[i] for i in self.axes])
         return np.float32(max(1, count) if self.value.op == "mean" else 1)
 
 
@@ -341,7 +327,7 @@ class Extreme(SumOp, op="max min"):
 
     def _reduce(self, x: F32, threads: int) -> F32:
         find = np.max if self.value.op == "max" else np.min
-        return np.asarray(find(x, axis=self._axes)) + 0  # as for maximum
+        return np.asarray(find(x, axis=self.axes)) + 0  # as for maximum
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         return (self._keep_axes(grad, x) * (x == self._keep_axes(result, x)),)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from ..arrays import F32, Ids
 from ..graph import FREE, Value
 from .base import FLOAT, Array, Grads, Op, Shape, Step, describe
-from .elementwise import broadcast, resolve_axes, sum_axes, sum_to_shape
+from .elementwise import broadcast, sum_axes, sum_to_shape
 
 
 class Where(Op, op="where", takes="any any id", gives=None):
@@ -32,12 +31,8 @@ class Where(Op, op="where", takes="any any id", gives=None):
 class _AlongAxis(Op):
     """Of each sample, along `axis`."""
 
-    def __init__(self, value: Value, needs: Sequence[bool] = ()) -> None:
-        super().__init__(value, needs)
-        (self._axis,) = resolve_axes(value.inputs[0], self.attrs["axis"])
-
     def find_shape(self, x: Value, *index: Value) -> Shape:
-        if self._axis == 0 and x.has_batch:
+        if self.axes[0] == 0 and x.has_batch:
             raise ValueError(f"axis=0: input {describe(x)} has the batch there")
         return x.shape
 
@@ -46,17 +41,17 @@ class Gather(_AlongAxis, op="gather", takes="any id", gives=None, options="axis"
     """The items of x at the places of an index, along `axis`; those of a batch by an index with a batch."""
 
     def find_shape(self, x: Value, *index: Value) -> Shape:
-        axis, places = self._axis, index[0]
+        axis, places = self.axes[0], index[0]
         if (x.has_batch and axis == 0) != places.has_batch and (x.has_batch or axis > 0):
             raise ValueError(f"input {describe(x)} has no places {describe(places)} at axis {axis}")
         return (*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
 
     def forward(self, step: Step, x: Array, index: Ids) -> Array:
-        return np.take(x, self.check_ids(index, x.shape[self._axis], what="index"), self._axis)
+        return np.take(x, self.check_ids(index, x.shape[self.axes[0]], what="index"), self.axes[0])
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32, index: Ids) -> Grads:
         back = np.zeros_like(x)
-        parts: Any = (slice(None),) * self._axis + (index,)
+        parts: Any = (slice(None),) * self.axes[0] + (index,)
         np.add.at(back, parts, grad)  # in the order of the index
         return back, None
 
@@ -65,20 +60,20 @@ class TakeAlong(_AlongAxis, op="take_along_axis", takes="any id", gives=None, op
     """The items of x at the places of an index of its shape but along `axis`: of each row its own."""
 
     def find_shape(self, x: Value, *index: Value) -> Shape:
-        axis, shape = self._axis, index[0].shape
+        axis, shape = self.axes[0], index[0].shape
         others = [one[:axis] + one[axis + 1 :] for one in (super().find_shape(x), shape)]
         if others[0] != others[1] or len(x.shape) != len(shape):
             raise ValueError(f"inputs {describe(x)} and {describe(index[0])} do not fit at axis {axis}")
         return shape
 
     def forward(self, step: Step, x: Array, index: Ids) -> Array:
-        self.check_ids(index, x.shape[self._axis], what="index")
-        return np.take_along_axis(x, index, self._axis)
+        self.check_ids(index, x.shape[self.axes[0]], what="index")
+        return np.take_along_axis(x, index, self.axes[0])
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32, index: Ids) -> Grads:
         back = np.zeros_like(x)
         places: list[Any] = list(np.indices(index.shape, sparse=True))
-        places[self._axis] = index
+        places[self.axes[0]] = index
         np.add.at(back, tuple(places), grad)  # in the order of the index
         return back, None
 
@@ -87,24 +82,24 @@ class Order(_AlongAxis, op="order", takes="any", gives="id", options="axis k lar
     """Places of the `k` largest or smallest items along `axis` in this order, of equal ones the first."""
 
     def find_shape(self, x: Value, *_: Value) -> Shape:
-        shape, axis, k = super().find_shape(x), self._axis, self.attrs["k"]
+        shape, axis, k = super().find_shape(x), self.axes[0], self.attrs["k"]
         if k < 1 or FREE != shape[axis] < k:
             raise ValueError(f"k={k}: input {describe(x)} has not so many items at axis {axis}")
         return (*shape[:axis], k, *shape[axis + 1 :])
 
     def forward(self, step: Step, x: Array) -> Ids:
-        ordered = np.argsort(-x if self.attrs["largest"] else x, self._axis, "stable")
-        return np.take(ordered, range(self.attrs["k"]), self._axis)
+        ordered = np.argsort(-x if self.attrs["largest"] else x, self.axes[0], "stable")
+        return np.take(ordered, range(self.attrs["k"]), self.axes[0])
 
 
 class RunningSum(_AlongAxis, op="cumsum", options="axis"):
     """Each item with those before it along `axis`."""
 
     def forward(self, step: Step, x: F32) -> F32:
-        return np.cumsum(x, self._axis, FLOAT)
+        return np.cumsum(x, self.axes[0], FLOAT)
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
-        return (np.flip(np.cumsum(np.flip(grad, self._axis), self._axis, FLOAT), self._axis),)
+        return (np.flip(np.cumsum(np.flip(grad, self.axes[0]), self.axes[0], FLOAT), self.axes[0]),)
 
 
 class Tile(Op, op="tile", takes="any", gives=None, options="repeats"):
