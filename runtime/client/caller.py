@@ -27,7 +27,7 @@ from ..files.sets import Layout
 from ..process.settings import Settings
 from . import handshake
 from .calls import CallRunner
-from .control import Control, Message
+from .control import Control
 from .dialer import Dialer, list_shards
 from .messages import COLS, MESSAGES, Messages
 
@@ -48,7 +48,7 @@ def print_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-class Caller:
+class Caller(CallRunner):
     """Dense tensors and sparse tables on the job's pservers, in one of the modes of docs/training.md.
 
     One thread at a time: a second one gets RuntimeError. All trainers create the same objects in the same
@@ -72,11 +72,11 @@ class Caller:
         discard: pservers drop a push when as many updates came on top of its values; 0: never.
         """
         self._endpoints, ports = settings.endpoints, (settings.ports_num, settings.ports_num_for_sparse)
-        self._shards = list_shards(self._endpoints, *ports)
+        shards = list_shards(self._endpoints, *ports)
         self.layout = Layout(len(self._endpoints), *ports)
         self.trainer_id, trainers = settings.trainer_id, settings.num_gradient_servers
-        self._mode, self.seed, self.log = (MODES[mode], discard), settings.seed, log
-        self._core = _core.Client(len(self._shards), settings.job.epoch, self.trainer_id)
+        self._mode, self.seed = (MODES[mode], discard), settings.seed
+        core = _core.Client(len(shards), settings.job.epoch, self.trainer_id)
         hello = handshake.Hello(
             trainer_id=self.trainer_id,
             num_gradient_servers=trainers,
@@ -93,12 +93,12 @@ class Caller:
         self.pushed: set[str] = set()  # dense objects whose part of the next step has begun
         self.cuts_next: int | None = None  # flags: trainer 0's next push asks for a cut after its step
         limit_s, stalls_s = settings.connect_timeout, (settings.stall_after, settings.stall_timeout)
-        self._dialer = Dialer(self._shards, hello, secret, limit_s, self._core.attach, log)
-        self._calls = CallRunner(self._core, self._dialer, secret, *stalls_s, log)
+        dialer = Dialer(shards, hello, secret, limit_s, core.attach, log)
+        super().__init__(core, dialer, secret, *stalls_s, log)
         self._dense, self._sparse = dict[str, int](), dict[str, int]()  # name -> id, in the order of creation
         self._dims, self._blocks = dict[str, int](), 0
         self._told: Counter[str] = Counter()  # barriers and ends of passes so far
-        self._messages = Messages(self._core, self._calls, self.trainer_id, trainers, self._make_table)
+        self._messages = Messages(core, self, self.trainer_id, trainers, self._make_table)
         self._connected = self.is_closed = False  # the latter by finish() or close()
         self.is_cut_off = False  # closed before it said that this trainer is finished
 
@@ -106,11 +106,11 @@ class Caller:
 
     def connect(self) -> None:
         """Connect to every port of every pserver and wait until all are ready. Repeated calls do nothing."""
-        with self._calls.alone:
+        with self._alone:
             if self._connected:
                 return
             self.log(f"init rpc client with trainer_id {self.trainer_id}")
-            self._dialer.attach(range(len(self._shards)), begun=self._calls.begun)
+            self._dialer.attach(range(len(self._shards)), begun=self._begun)
             self._connected = True
 
     def create_dense(self, name: str, size: int, optim: Optim) -> None:
@@ -130,7 +130,7 @@ class Caller:
             self._blocks += blocks.count_blocks(size, whole=whole)
             self._dims[name] = size
 
-        self._calls.call(add)
+        self.call(add)
 
     def create_sparse(
         self, name: str, rows: int, dim: int, optim: Optim, init: Init, entry: EntryAttr = ANY
@@ -162,7 +162,7 @@ class Caller:
             rule, schedule = optim.pack(), optim.schedule.pack()
             into[name] = self._core.add(name, rows, rule, schedule, *mode, pieces, table)
 
-        self._calls.call(add)
+        self.call(add)
 
     def _check_new(self, name: str) -> None:
         if name in self._dense or name in self._sparse:
@@ -176,12 +176,12 @@ class Caller:
             for name in values:
                 self._core.init_dense(self._get_id("dense", name), values[name] if first else None)
 
-        self._calls.call(add)
-        self._calls.begun = True
+        self.call(add)
+        self._begun = True
 
     def set_rows(self, name: str, keys: U64, values: F32) -> None:
         """Set rows to these values [n, dim]; for trainer 0, before training."""
-        self._calls.call(lambda: self._core.set_rows(self._get_id("sparse", name), keys, values))
+        self.call(lambda: self._core.set_rows(self._get_id("sparse", name), keys, values))
 
     def shrink(self, name: str, *, score: float = 0.0, unseen: int = 0, decay: float = 1.0) -> int:
         """Give back rows of a table with an entry rule; all trainers call it, between two steps.
@@ -204,7 +204,7 @@ class Caller:
         before = self._core.count_shrunk(table)
         self.barrier()
         if self.trainer_id == 0:
-            self._calls.call(lambda: self._core.shrink(table, decay, score, unseen))
+            self.call(lambda: self._core.shrink(table, decay, score, unseen))
         self.barrier()
         return self._core.count_shrunk(table) - before
 
@@ -252,11 +252,13 @@ class Caller:
             except (BufferError, TypeError, ValueError) as e:
                 raise type(e)(f"{name}: {e}") from None
 
-        with self._calls.alone:
-            call = self._begin_push(add, send=not wait)
+        with self._alone:
+            call = self._begin_push(add)
             early, self.pushed = self.pushed, set()
             if wait:
-                self._calls.complete(0 if early else call)
+                self._complete(0 if early else call)
+            else:
+                self._progress()
             return call
 
     def push_early(
@@ -266,11 +268,12 @@ class Caller:
 
         Arguments as there. It waits for these objects too: leave the arrays until then.
         """
-        with self._calls.alone:
-            self._begin_push(lambda: self._add_pushes(grads, out, samples, factor), send=True)
+        with self._alone:
+            self._begin_push(lambda: self._add_pushes(grads, out, samples, factor))
+            self._progress()
             self.pushed |= grads.keys()
 
-    def _begin_push(self, add: Callable[[], object], *, send: bool) -> int:
+    def _begin_push(self, add: Callable[[], object]) -> int:
         """Begin a call with pushes, and with the cut that has to come before them."""
 
         def add_all() -> None:
@@ -279,8 +282,8 @@ class Caller:
             add()
             self.cuts_next = None
 
-        self._calls.begun = True
-        return self._calls.begin(add_all, send=send)
+        self._begun = True
+        return self._begin(add_all)
 
     def _add_pushes(
         self, grads: Mapping[str, F32], out: Mapping[str, F32], samples: int, factor: float
@@ -306,38 +309,14 @@ class Caller:
             except (BufferError, TypeError, ValueError) as e:
                 raise type(e)(f"{name}: {e}") from None
 
-        with self._calls.alone:
-            return self._calls.begin(add, send=True)
-
-    def progress(self) -> None:
-        """Send what the connections take at once and receive what is there, for all calls that have begun."""
-        with self._calls.alone:
-            self._calls.progress()
-
-    def is_done(self, call: int) -> bool:
-        """Return True if all requests of a call are answered. Raises the error if they never will be."""
-        self._calls.check(call)
-        return self._core.is_done(call)
-
-    def wait(self, call: int, timeout_s: float | None = None) -> bool:
-        """Wait until a call is done, or for so long; return True if it is."""
-        with self._calls.alone:
-            if timeout_s is not None:
-                return self._calls.wait_for(call, timeout_s)
-            self._calls.complete(call)
-            return True
+        return self.call(add, wait=False)
 
     def mark(self, *, more: bool = False) -> None:
         """Note that the next gradients are computed from the dense values read last and from the rows read
         since the mark before; an asynchronous push says their versions. `more`: they are added to those of
         the mark before, and the push is as old as that."""
-        with self._calls.alone:
+        with self._alone:
             self._core.mark(more)
-
-    @property
-    def waited_s(self) -> float:
-        """Seconds in calls, which wait for answers and so for other trainers."""
-        return self._calls.waited_s
 
     @property
     def cut_step(self) -> int:
@@ -346,7 +325,7 @@ class Caller:
 
     def cut(self, flags: int) -> None:
         """Cut all shards now; in trainer 0, between its steps."""
-        self._calls.call(lambda: self._core.cut(True, flags))
+        self.call(lambda: self._core.cut(True, flags))
 
     def open_control(self, pserver: int) -> Control:
         """Return a connection to the main thread of a pserver. Raises OSError, ClientError."""
@@ -378,7 +357,7 @@ class Caller:
         while parts:
             sizes = itertools.accumulate(values.nbytes for _, _, values in parts)
             count = max(1, sum(size <= PULL_BYTES for size in sizes))
-            self._calls.call(functools.partial(self._add_pulls, parts[:count]))
+            self.call(functools.partial(self._add_pulls, parts[:count]))
             del parts[:count]
         return rows
 
@@ -397,32 +376,26 @@ class Caller:
 
         For trainer 0, between its steps. Raises SaveError, OSError; what was there stays as it was.
         """
-        spare = {*range(self.layout.pservers)}  # whose parts go: all if it fails
+        self.connect()
+        every = range(self.layout.pservers)
+        spare = {*every}  # whose parts go: all if it fails
         try:
-            answers = self._ask({"ask": "save", "folder": str(folder), "save": save}, SaveError)
+            question = {"ask": "save", "folder": str(folder), "save": save}
+            answers = self.ask_pservers(every, question, SaveError)
             entries = [Entry(**one) for answer in answers for one in answer["files"]]
-            spare = set().union(*[self._calls.take(folder, entry) for entry in entries])
+            spare = set().union(*[self.take(folder, entry) for entry in entries])
             return entries
         finally:
-            self._calls.drop(spare, save)
+            self.drop(spare, save)
 
     def load(self, folder: Path) -> None:
         """Let every shard take the values of new objects from a set; for trainer 0, before any is created.
 
         A pserver takes parts that it lacks from another that has them. Raises SetError.
         """
-        self._ask({"ask": "load", "folder": str(folder), "pservers": self._endpoints}, SetError)
-
-    def _ask(self, question: Message, error: type[Exception]) -> list[Message]:
-        """Return the answers of all pservers, once all calls before are complete."""
         self.connect()
-        with self._calls.alone:
-            self._calls.complete()
-            found = self._calls.ask(self.layout.pservers, question)
-        for one in found:
-            if "error" in one:
-                raise error(one["error"])
-        return found
+        question = {"ask": "load", "folder": str(folder), "pservers": self._endpoints}
+        self.ask_pservers(range(self.layout.pservers), question, SetError)
 
     @property
     def passes(self) -> int:
@@ -453,7 +426,7 @@ class Caller:
             self._told[what] += 1
 
         self.connect()
-        self._calls.call(add)
+        self.call(add)
 
     def gather(self, data: bytes) -> list[bytes]:
         """Return the bytes of every trainer, in order of trainers; all of them call it, between passes."""
@@ -478,15 +451,15 @@ class Caller:
         """Report to every pserver that this trainer is finished, and close."""
 
         def add() -> None:
-            if not self._calls.finishing:
+            if not self._finishing:
                 self._core.tell("FINISH", 0)
-                self._calls.finishing = True
+                self._finishing = True
 
         if self.is_closed:
             return
-        self._calls.begun = True  # a pserver that is gone now will not come back
+        self._begun = True  # a pserver that is gone now will not come back
         self.connect()
-        self._calls.call(add)
+        self.call(add)
         self.close()
 
     def close(self) -> None:
@@ -494,10 +467,10 @@ class Caller:
 
         In a child made by fork it does nothing: the connections are its parent's.
         """
-        if self._calls.alone.is_forked:
+        if self._alone.is_forked:
             return
-        with self._calls.alone:
-            self.is_closed, self.is_cut_off = True, not self._calls.finishing
+        with self._alone:
+            self.is_closed, self.is_cut_off = True, not self._finishing
             self._core.close()
 
     def __enter__(self) -> Caller:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from .control import Control, Message, take_file
 from .dialer import ATTEMPT_S, ClientError, Dialer, PeerVanished, ShardPort
 
 RUN_MS = 500
+Report = tuple[str, int, str]  # what, shard, why
 
 
 class Alone:
@@ -51,11 +53,7 @@ os.register_at_fork(after_in_child=lambda: setattr(Alone, "forks", Alone.forks +
 
 
 class CallRunner:
-    """Carries out the requests that a client has added to `core`; caller.Caller says what its callers see.
-
-    begun: the training has, so that a pserver that is gone will not come back. finishing: the trainer has
-    said that it is finished.
-    """
+    """The calls of a client, which add requests to `core`; caller.Caller says what its callers see."""
 
     def __init__(
         self,
@@ -66,48 +64,68 @@ class CallRunner:
         stall_timeout_s: float | None,
         log: Callable[[str], None],
     ) -> None:
-        self._core, self._dialer, self._secret, self._log = core, dialer, secret, log
+        self._core, self._dialer, self._secret, self.log = core, dialer, secret, log
         self._shards = dialer.shards
         self._stall_after_s, self._stall_timeout_s = stall_after_s, stall_timeout_s
-        self.begun = self.finishing = False
+        self._begun = False  # the training has: a pserver that is gone will not come back
+        self._finishing = False  # this trainer has said that it is finished
         # The call up to which none will be answered, and why: after a refusal the pserver and this client may
         # count requests differently.
         self._lost: tuple[int, Exception] | None = None
         self.waited_s = 0.0  # in all calls, for answers and so for other trainers
         self._interrupted = False  # a call that pservers may know in part is not complete
-        self._begun = 0  # the last call
-        self.alone = Alone()
+        self._last_call = 0
+        self._alone = Alone()
 
-    def call(self, add: Callable[[], object]) -> None:
-        """Let `add` add requests, and carry them out after those of an interrupted call."""
-        with self.alone:
-            self.complete(self.begin(add))
+    def call(self, add: Callable[[], object], *, wait: bool = True) -> int:
+        """Let `add` add requests, and carry them out after those of an interrupted call; return their number.
 
-    def begin(self, add: Callable[[], object], *, send: bool = False) -> int:
-        """Let `add` add requests, after an interrupted call is complete; return the number of their call.
-
-        send: at once what the connections take. Raises the ClientError of a pserver that has refused one.
+        Without `wait` they only begin. Raises the ClientError of a pserver that has refused one.
         """
+        with self._alone:
+            call = self._begin(add)
+            if wait:
+                self._complete(call)
+            else:
+                self._progress()
+            return call
+
+    def _begin(self, add: Callable[[], object]) -> int:
         if self._lost is not None and isinstance(self._lost[1], ClientError):
             raise self._lost[1]
         if self._interrupted:
-            self.complete()
+            self._complete()
         try:
             add()
-            call = self._begun = self._core.begin()
+            call = self._last_call = self._core.begin()
         except BaseException:
             self._core.cancel()
             raise
-        if send:
-            self.progress()
         return call
 
     def progress(self) -> None:
         """Send what the connections take at once and receive what is there, for all calls that have begun."""
-        while (report := self._core.progress()) is not None:
-            self.mend(*report)
+        with self._alone:
+            self._progress()
 
-    def check(self, call: int) -> None:
+    def _progress(self) -> None:
+        while (report := self._core.progress()) is not None:
+            self._mend(*report)
+
+    def is_done(self, call: int) -> bool:
+        """Return True if all requests of a call are answered. Raises the error if they never will be."""
+        self._check(call)
+        return self._core.is_done(call)
+
+    def wait(self, call: int, timeout_s: float = math.inf) -> bool:
+        """Wait until a call is done, or for so long; return True if it is."""
+        with self._alone:
+            if timeout_s < math.inf:
+                self._progress()  # also with a timeout of 0
+            self._complete(call, timeout_s)
+            return self._core.is_done(call)
+
+    def _check(self, call: int) -> None:
         """Raise the error because of which a call is never answered, if there is one."""
         if self._lost is not None and 0 < call <= self._lost[0]:
             raise self._lost[1]
@@ -115,53 +133,51 @@ class CallRunner:
     def _fail(self, why: Exception) -> Exception:
         """Clear all calls, and return the error that they have."""
         self._core.clear()
-        self._interrupted, self._lost = False, (self._begun, why)
+        self._interrupted, self._lost = False, (self._last_call, why)
         return why
 
-    def complete(self, call: int = 0) -> None:
-        """Carry out a call, 0: all. If a signal's handler raises meanwhile, the next call goes on with it."""
-        self.check(call)
-        self._interrupted, began_s = True, time.monotonic()
-        try:
-            self._run(lambda: self._core.run(RUN_MS, call))
-        finally:
-            self.waited_s += time.monotonic() - began_s
-        self._interrupted = False
+    def _complete(self, call: int = 0, limit_s: float = math.inf) -> None:
+        """Carry out a call, 0: all, for so long.
 
-    def wait_for(self, call: int, timeout_s: float) -> bool:
-        """Go on with a call for so long; return True if it is complete."""
-        self.check(call)
+        If a signal's handler raises meanwhile, the next call goes on with it, unless there is a limit.
+        """
+        self._check(call)
+        self._interrupted |= limit_s == math.inf
         began_s = time.monotonic()
         try:
-            self.progress()  # also with a timeout of 0
-            while not self._core.is_done(call) and (left_s := began_s + timeout_s - time.monotonic()) > 0:
-                report = self._core.run(min(RUN_MS, 1 + int(1000 * left_s)), call)
-                if report is not None and report[0] != "wait":
-                    self.mend(*report)
+            self._run(lambda ms: self._core.run(ms, call), limit_s)
         finally:
             self.waited_s += time.monotonic() - began_s
-        return self._core.is_done(call)
+        self._interrupted &= limit_s < math.inf
 
-    def ask(self, pservers: int, question: Message) -> list[Message]:
-        """Return the answers of all pservers' main threads to a question that they may get twice.
+    def ask_pservers(
+        self, pservers: Sequence[int], question: Message, error: type[Exception] = ClientError
+    ) -> list[Message]:
+        """Return the answers of pservers' main threads to a question that they may get twice.
 
-        Raises ClientError, PeerVanished.
+        All calls before are complete then. Raises ClientError, PeerVanished, and `error` for an answer that
+        is one.
         """
         found: list[Message] = []
 
         def ask() -> None:
             with contextlib.ExitStack() as stack:
-                left = range(len(found), pservers)
+                left = pservers[len(found) :]
                 controls = [stack.enter_context(closing(self._dialer.open_control(i))) for i in left]
                 for control in controls:
                     control.send(question)
                 for i, control in zip(left, controls, strict=True):
                     found.append(self._listen(i, control))
 
-        try:
-            self._dialer.repeat(ask)
-        except OSError as e:
-            raise PeerVanished(f"a pserver has not answered to {question['ask']}: {e}") from None
+        with self._alone:
+            self._complete()
+            try:
+                self._dialer.repeat(ask)
+            except OSError as e:
+                raise PeerVanished(f"a pserver has not answered to {question['ask']}: {e}") from None
+        for one in found:
+            if "error" in one:
+                raise error(one["error"])
         return found
 
     def take(self, folder: Path, entry: Entry) -> set[int]:
@@ -194,36 +210,39 @@ class CallRunner:
         number = next(i for i, shard in enumerate(self._shards) if shard.pserver == pserver)
         heard: list[Message] = []
 
-        def wait() -> tuple[str, int, str] | None:
-            message = control.receive(RUN_MS / 1000)
+        def wait(timeout_ms: int) -> Report | None:
+            message = control.receive(timeout_ms / 1000)
             heard.extend([] if message is None else [message])
             return None if heard else ("wait", number, "")
 
         self._run(wait)
         return heard[0]
 
-    def _run(self, go_on: Callable[[], tuple[str, int, str] | None]) -> None:
-        """Let `go_on` send requests and take answers until there is no more; reconnect where necessary."""
-        if (report := go_on()) is None:  # as soon as possible: most calls are short
-            return
-        began_s, reported = time.monotonic(), False
-        limit_s = float("inf") if self._stall_timeout_s is None else self._stall_timeout_s
-        ask_s = limit_s  # time at which to probe a silent pserver, in seconds from the start
-        while report is not None:
-            what, i, text = report
-            if what == "wait":
-                waited_s = time.monotonic() - began_s
-                if waited_s > self._stall_after_s and not reported:
-                    reported = True
-                    self._log(f"waiting for pserver {self._shards[i].addr} for {waited_s:.0f} s")
-                if waited_s > ask_s:
-                    ask_s = waited_s + max(limit_s, ATTEMPT_S)
-                    self._ask(self._shards[i], began_s)
-            else:
-                self.mend(what, i, text)
-            report = go_on()
+    def _run(self, go_on: Callable[[int], Report | None], limit_s: float = math.inf) -> None:
+        """Let `go_on` send requests and take answers, for some ms each time, until there is no more.
 
-    def mend(self, what: str, i: int, why: str) -> None:
+        Connect again where necessary.
+        """
+        began_s, waited_s, reported = time.monotonic(), 0.0, False
+        silent_s = math.inf if self._stall_timeout_s is None else self._stall_timeout_s
+        probe_s = silent_s  # time at which to probe a silent pserver, from the start
+        while waited_s < limit_s:
+            report = go_on(int(min(RUN_MS, 1 + 1000 * (limit_s - waited_s))))
+            if report is None:
+                return
+            what, i, text = report
+            waited_s = time.monotonic() - began_s
+            if what != "wait":
+                self._mend(what, i, text)
+                continue
+            if waited_s > self._stall_after_s and not reported:
+                reported = True
+                self.log(f"waiting for pserver {self._shards[i].addr} for {waited_s:.0f} s")
+            if waited_s > probe_s:
+                probe_s = waited_s + max(silent_s, ATTEMPT_S)
+                self._probe(self._shards[i], began_s)
+
+    def _mend(self, what: str, i: int, why: str) -> None:
         """Connect again to a shard, unless it has refused a request.
 
         That is not necessary when all trainers have reported finished: then a pserver ends.
@@ -231,15 +250,15 @@ class CallRunner:
         if what != "broken":
             raise self._fail(ClientError(f"pserver {self._shards[i].addr}: {why}"))
         sent = self._core.is_sent(i)
-        self._log(f"connection to pserver {self._shards[i].addr} broke ({why}); reconnecting")
+        self.log(f"connection to pserver {self._shards[i].addr} broke ({why}); reconnecting")
         try:
-            self._dialer.attach([i], begun=self.begun)
+            self._dialer.attach([i], begun=self._begun)
         except (ClientError, PeerVanished) as e:
-            if isinstance(e, ClientError) or not (self.finishing and sent):
+            if isinstance(e, ClientError) or not (self._finishing and sent):
                 raise self._fail(e) from None
             self._core.let_go(i)
 
-    def _ask(self, shard: ShardPort, began_s: float) -> None:
+    def _probe(self, shard: ShardPort, began_s: float) -> None:
         """Probe a pserver: while it waits for trainers, it answers new connections. Raises PeerVanished."""
         if handshake.is_silent((shard.host, shard.port), self._secret, ATTEMPT_S):
             silent_s = time.monotonic() - began_s

@@ -5,6 +5,7 @@ docs/client.md has its use. Caller does the work; arrays are checked here and bo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
@@ -71,7 +72,7 @@ class Future:
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until all answers are here, at most `timeout` seconds; then TimeoutError: the call goes on."""
-        if not self._caller.wait(self._call, timeout):
+        if not self._caller.wait(self._call, math.inf if timeout is None else timeout):
             raise TimeoutError(f"pservers have not answered within {timeout:g} s; the call is on its way")
 
 

@@ -18,7 +18,7 @@ from ..process.settings import Settings
 from ..shared.env import RESUME_OF
 from ..shared.reports import WANTED_CUT
 from .control import Control, Message
-from .dialer import ClientError, PeerVanished
+from .dialer import ClientError
 
 if TYPE_CHECKING:
     from .caller import Caller
@@ -94,16 +94,13 @@ class Snapshots:
         Raises ClientError, PeerVanished.
         """
         try:
-            self._open()
             if self._settings.trainer_id == 0:
                 self._choose(objects)
-            found = self._ask(0, {"ask": "state"})
         except SetError as e:
             raise ClientError(
                 f"{e}; without that snapshot the training goes on from the one before"
             ) from None
-        except OSError as e:
-            raise PeerVanished(f"no pserver says with what the training begins: {e}") from None
+        (found,) = self._client.ask_pservers([0], {"ask": "state"})
         self.state, self.step = found["state"], found["step"]
         self._noted = self.step
 
@@ -111,17 +108,6 @@ class Snapshots:
         n = len(self._settings.endpoints) if self._settings.trainer_id == 0 else 1
         while len(self._controls) < n:
             self._controls.append(self._client.open_control(len(self._controls)))
-
-    def _ask(self, pserver: int, question: Message) -> Message:
-        self._controls[pserver].send(question)
-        return self._take(pserver)
-
-    def _take(self, pserver: int) -> Message:
-        answer = self._controls[pserver].receive()
-        assert answer is not None  # it waits
-        if "error" in answer:
-            raise ClientError(f"pserver {pserver}: {answer['error']}")
-        return answer
 
     def _choose(self, objects: Sequence[Message]) -> None:
         """Let all pservers begin with the newest set of which they have all parts, if it is wanted."""
@@ -133,7 +119,8 @@ class Snapshots:
         if copies > (nodes := len({host for host, _ in settings.endpoints})):
             self._log(f"snapshot_copies={copies} has no effect beyond {nodes}: so many nodes have pservers")
         folder = str(Path(resume).absolute()) if resume not in ("", "1") else ""
-        found = [self._ask(i, {"ask": "sets", "folder": folder}) for i in range(len(self._controls))]
+        every = range(len(settings.endpoints))
+        found = self._client.ask_pservers(every, {"ask": "sets", "folder": folder})
         sets: dict[tuple[str, int], Message] = {}
         for one in (one for answer in found for one in answer["sets"]):
             sets.setdefault((one["name"], one["run"]), {**one, "here": []})["here"] += one["here"]
@@ -154,7 +141,7 @@ class Snapshots:
             self._run, self._written = one["run"], one["written"]
             self._client.load(Path(folder))
             self._log(f"the training goes on from step {one['step']}: {one['folder']}")
-        self._controls[0].send({"ask": "go", "folder": folder})
+        self._client.ask_pservers([0], {"ask": "go", "folder": folder})
 
     def _check(self, chosen: Message, objects: Sequence[Message]) -> None:
         known = {one["name"]: one for one in chosen["objects"]}

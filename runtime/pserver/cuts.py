@@ -83,8 +83,6 @@ class Cuts:
             while (question := asker.control.receive(0)) is not None:
                 if question.get("ask") == "note" and asker.trainer != NO_TRAINER:
                     self._note(asker.trainer, question)
-                elif question.get("ask") == "go" and asker.trainer == 0:
-                    self._begun = question["folder"]
                 else:
                     asker.waiting.append(question | {"trainer": asker.trainer})
                     if asker.trainer == NO_TRAINER:
@@ -289,6 +287,10 @@ class Cuts:
             ],
             "root": str(root),
         }
+
+    def _do_go(self, question: Message) -> Message:
+        self._begun = question["folder"]
+        return {}
 
     def _do_state(self, question: Message) -> Message | None:
         """Return what the snapshot has of the trainer, once trainer 0 has said which one it is."""

@@ -227,7 +227,7 @@ def test_trainer_that_is_not_the_first_may_not_shrink() -> None:
                 c.create_sparse("e", KEYS, DIM, OPTIM, NORMAL, CountFilterEntry(1))
                 c.barrier()
                 if t == 1:
-                    c._calls.call(lambda: c._core.shrink(0, 1.0, 1.0, 0))
+                    c.call(lambda: c._core.shrink(0, 1.0, 1.0, 0))
         except ClientError as e:
             return str(e)
         return ""

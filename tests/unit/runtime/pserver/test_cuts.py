@@ -37,10 +37,9 @@ def connected(
         yield control, lambda: cuts.hear(asker)
 
 
-@pytest.mark.parametrize("ask", ["note", "go"])
-def test_a_message_without_its_fields_ends_the_connection_alone(ask: str) -> None:
+def test_a_note_without_its_fields_ends_the_connection_alone() -> None:
     with connected(0) as (trainer, hear):
-        trainer.send({"ask": ask})
+        trainer.send({"ask": "note"})
         assert not hear()
         with pytest.raises(ConnectionError):
             trainer.receive(5.0)
@@ -79,7 +78,7 @@ def ask_with_answer(tmp_path: Path, *questions: dict[str, Any]) -> Any:
         for question in questions:
             trainer.send(question)
         assert hear()
-        return trainer.receive(5.0)
+        return [trainer.receive(5.0) for _ in questions][-1]
 
 
 def test_a_damaged_snapshot_is_an_answer_and_not_the_end(tmp_path: Path) -> None:
