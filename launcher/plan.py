@@ -13,7 +13,7 @@ from typing import Any
 from pslaunch.runtime.shared.env import PSERVER, TRAINER, get_snapshot_var
 
 from .errors import PreflightError
-from .node import job
+from .node import binding, job
 from .node.job import Count, Facts, Install, Node, Package, Placed, Plan, Role
 from .options.detect import choose_server, find_gpu_use, has_import
 from .options.spec import JobSpec
@@ -98,7 +98,7 @@ def make_dry_run(placed: Placed, facts: Facts) -> dict[str, Any]:
             {"process": p.key, "node": p.node, "argv": start["argv"], "cwd": start["cwd"], "log": p.log,
              "env": {**start["added_env"], **start["contract"]},
              **({"cores": start["cores"]} if plan.wants.bind_cores else {})}
-            for p, start in zip(placed.processes, job.bind(placed, facts), strict=True)
+            for p, start in zip(placed.processes, binding.bind(placed, facts), strict=True)
         ],
     }  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""A job as data: its plan, the nodes of its processes (`place`), their literal values (`bind`). Pure.
+"""A job as data: its plan, the nodes of its processes (`place`), and the facts that nodes report. Pure.
 
-A dry run binds with `Facts.make_symbolic`: symbols like `{node:2.addr}` or `{pserver:1.port}` replace facts
-that only nodes know. A user's own values are never changed.
+A dry run has `Facts.make_symbolic`: symbols like `{node:2.addr}` or `{pserver:1.port}` replace facts that
+only nodes know.
 """
 
 # ruff: noqa: UP045 - Python 3.9 evaluates the types of fields in `parse`
@@ -12,13 +12,10 @@ import os.path
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import count, filterfalse
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, get_args, get_type_hints
+from typing import Any, NamedTuple, Optional, get_args, get_type_hints
 
 from pslaunch.runtime.shared import env
-from pslaunch.runtime.shared.env import PSERVER, SETUP_LOG, TRAINER, Endpoint, Port
-
-if TYPE_CHECKING:
-    from .messages import StartMsg
+from pslaunch.runtime.shared.env import PSERVER, SETUP_LOG, TRAINER, Port
 
 GLOO, MASTER = "gloo", "master"  # ports on node 0 that belong to no process
 PYTHON = "{python}"  # first word of an argv: the Python of the node
@@ -338,83 +335,3 @@ def choose_port_after(plan: Plan, pservers: int) -> int:
 def choose_head_port(placed: Placed) -> int:
     """Return the port of a head on a node, as `choose_port_after` does."""
     return choose_port_after(placed.plan, len(placed.list_processes(PSERVER)))
-
-
-def bind(placed: Placed, facts: Facts) -> list[StartMsg]:
-    """Return an order to start for each process, in their order; all is literal, or symbols in a dry run."""
-    plan, addrs = placed.plan, tuple(node.shown_addr for node in placed.nodes)
-    trainers = placed.list_processes(TRAINER)
-    local_trainers = Counter(p.node for p in trainers)
-
-    def list_endpoints(processes: Sequence[Process]) -> tuple[Endpoint, ...]:
-        return tuple((addrs[p.node], facts.ports[p.key][0]) for p in processes)
-
-    pservers = list_endpoints(placed.list_processes(PSERVER))
-    make_contract = functools.partial(
-        env.Contract,
-        job_id=plan.job_id,
-        epoch=plan.epoch,
-        nodes=addrs,
-        trainers=len(trainers),
-        trainer_count=plan.trainer_count,
-        use_gpu=plan.use_gpu,
-        port=pservers[0][1] if pservers else plan.port or FIRST_PORT,
-        ports_num=plan.ports_num,
-        ports_num_for_sparse=plan.ports_num_for_sparse,
-        pservers=pservers,
-        stall_s=(plan.limits.stall_after_s, plan.limits.stall_timeout_s),
-        trainer_endpoints=list_endpoints(trainers if plan.trainers_listen else ()),
-        master=(addrs[0], facts.ports[MASTER][0]) if trainers else ("", 0),
-        flags=plan.flags,
-    )
-    starts = []
-    for p in placed.processes:
-        node, run_dir = placed.nodes[p.node], facts.run_dirs[p.node]
-        contract = make_contract(
-            role=p.role, rank=p.rank, local_rank=p.local_rank, node_id=p.node, workspace=node.workspace,
-            log_dir=node.log_dir, output_dir=node.output_dir, run_dir=run_dir,
-            gloo=((addrs[0], facts.ports[GLOO][0]), f"{run_dir}/gloo") if plan.server == "script" else None,
-            local_trainers=local_trainers[p.node], snapshot_dir=find_snapshots(plan, node),
-        )  # fmt: skip
-        starts.append(_make_start(plan, node, p, contract, facts.shares.get(p.key, Share())))
-    return starts
-
-
-def _make_start(plan: Plan, node: Node, process: Process, contract: env.Contract, share: Share) -> StartMsg:
-    bundled = process.role == PSERVER and plan.server != "script"
-    written = {**env.make_contract_environ(contract), **env.make_gpu_environ(share.gpus)}
-    if plan.tensorflow and not bundled:
-        written[env.TF_CONFIG] = env.make_tf_config(contract)
-    for name in env.COMMON_NAMES & plan.added_env.keys():
-        written.pop(name, None)
-    argv = process.argv + (_make_bundled_options(plan, contract) if bundled else ())
-    if argv[0] == PYTHON:
-        argv = (node.python or f"{{node:{node.id}.python}}", *argv[1:])
-    return {
-        "type": "start", "key": process.key, "role": process.role, "argv": list(argv), "cwd": node.workspace,
-        "added_env": dict(plan.added_env), "contract": written, "log": process.log, "keep_ports": bundled,
-        "cores": list(share.cores),
-    }  # fmt: skip
-
-
-def find_snapshots(plan: Plan, node: Node) -> str:
-    """Return the folder of snapshots; one that the user gave may be in the workspace."""
-    given = plan.added_env.get(env.get_snapshot_var("snapshot_dir"))
-    base = node.state_dir.removesuffix(f"/node-{node.id}")  # whichever of those that share it was first
-    return os.path.join(node.workspace, given) if given else f"{base}/snapshots"
-
-
-def _make_bundled_options(plan: Plan, contract: env.Contract) -> tuple[str, ...]:
-    host, port = contract.pservers[contract.rank]
-    options: dict[str, object] = {
-        "host": host,
-        "port": port,
-        "ports_num": plan.ports_num,
-        "ports_num_for_sparse": plan.ports_num_for_sparse,
-        "num_gradient_servers": contract.trainers,
-        "stall_after": f"{plan.limits.stall_after_s:g}",
-        "trainer_timeout": f"{plan.limits.trainer_timeout_s:g}",
-    }
-    if plan.limits.stall_timeout_s is not None:
-        options["stall_timeout"] = f"{plan.limits.stall_timeout_s:g}"
-    return tuple(f"--{name}={value}" for name, value in options.items())

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 from pslaunch.runtime.shared import env as contract
 
 from ..errors import SpecError
+from ..node import binding
 from ..node.job import PYTHON, Count, Limits, Node, Package, Plan, Wants, deal
 from .args import DEFAULT_PROGRAM, Split
 from .detect import ServerMode, choose_server, find_gpu_use, find_imports
@@ -105,7 +106,7 @@ def check_env_name(name: str, label: str) -> None:
     """Raise SpecError for a variable that users can't set."""
     if not re.fullmatch(r"[^\s=\0]+", name):
         raise SpecError(f"{label} {name!r} is not a variable name; expected NAME=VALUE")
-    if name in contract.list_contract_names() - contract.COMMON_NAMES:
+    if name in binding.list_contract_names() - contract.COMMON_NAMES:
         option = name.removeprefix("PADDLE_").removeprefix("INIT_").lower()
         instead = f"; use --{option}" if option in DEFAULT else "; leave it out"
         raise SpecError(f"{label} {name} is set by pslaunch itself{instead}")

@@ -1,17 +1,16 @@
-"""The environment contract in both directions: the variables of every process of a job on every backend.
+"""The environment contract as the runtime reads it: the variables of every process of a job on every backend.
 
-The launcher writes it with `make_contract_environ` and `compose`, the runtime reads it with `read_init_args`
-and `read_job`. Self-contained: standard library only, Python 3.9 or later, so that it can travel to
-any node. docs/environment.md and docs/options.md document it; tests compare them.
+The launcher writes them (launcher/node/binding.py). Self-contained: standard library only, Python 3.9 or
+later, so that it can travel to any node. docs/environment.md and docs/options.md document it; tests compare
+them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import takewhile
-from types import MappingProxyType
 from typing import Any, Callable, NamedTuple, Union
 
 Port = Union[int, str]  # a str is the symbol of a dry run, such as "{pserver:1.port}"
@@ -228,110 +227,7 @@ def list_pserver_endpoints(
     return endpoints
 
 
-# --- The contract as the launcher writes it. ---
-
-
-class Contract(NamedTuple):
-    """Values for one process of a job. A port may be a symbol; all others are literal."""
-
-    job_id: str
-    epoch: int
-    role: str  # PSERVER or TRAINER
-    rank: int  # in its role, from 0
-    local_rank: int  # among the processes of its role on its node, from 0
-    node_id: int
-    nodes: Sequence[str]  # address of each node, in order of ids
-    workspace: str
-    log_dir: str
-    output_dir: str
-    run_dir: str  # of the node: sockets and secret
-    trainers: int
-    trainer_count: int
-    use_gpu: bool
-    port: Port
-    ports_num: int
-    ports_num_for_sparse: int
-    pservers: Sequence[Endpoint]  # address and first port of each, in order of ranks
-    stall_s: tuple[float, float | None]  # stall_after and stall_timeout
-    # A port for each trainer where they listen, and one for Gloo with its folder in script mode.
-    trainer_endpoints: Sequence[Endpoint] = ()
-    gloo: tuple[Endpoint, str] | None = None
-    master: Endpoint = ("", 0)  # of torch.distributed, on the node of trainer 0
-    local_trainers: int = 1  # on this process's node
-    snapshot_dir: str = ""  # state that a restart goes on from
-    flags: Mapping[str, str] = MappingProxyType({})  # TRAINER_FLAGS given to the launcher
-
-
-@lru_cache(maxsize=4)
-def _join_addresses(endpoints: tuple[Endpoint, ...]) -> str:
-    """Join with commas; cached, since it is equal for the job's processes, possibly thousands."""
-    return ",".join(join_addr(*e) for e in endpoints)
-
-
-def make_contract_environ(c: Contract) -> dict[str, str]:
-    """Return the variables of one process: five families with equal meaning (docs/environment.md)."""
-    trainer = c.role == TRAINER
-    own = list(c.trainer_endpoints if trainer else c.pservers)
-    own_port = own[c.rank][1] if c.rank < len(own) else ""
-    stall_after_s, stall_timeout_s = c.stall_s
-    env = {
-        "PADDLE_INIT_USE_GPU": str(c.use_gpu),
-        "PADDLE_INIT_TRAINER_COUNT": str(c.trainer_count),
-        "PADDLE_INIT_PORT": str(c.port),
-        "PADDLE_INIT_PORTS_NUM": str(c.ports_num),
-        "PADDLE_INIT_PORTS_NUM_FOR_SPARSE": str(c.ports_num_for_sparse),
-        "PADDLE_INIT_NUM_GRADIENT_SERVERS": str(c.trainers),
-        "PADDLE_INIT_PSERVERS": ",".join(host for host, _ in c.pservers),
-        "PADDLE_INIT_STALL_AFTER": f"{stall_after_s:g}",
-        "PADDLE_CLUSTER_TRAIN": "True",
-        "TRAINING_ROLE": "TRAINER" if trainer else "PSERVER",
-        "PADDLE_PSERVERS_IP_PORT_LIST": _join_addresses(tuple(c.pservers)),
-        "PADDLE_TRAINER_ENDPOINTS": _join_addresses(tuple(c.trainer_endpoints)),
-        "PADDLE_TRAINERS_NUM": str(c.trainers),
-        "POD_IP": c.nodes[c.node_id],
-        "PADDLE_PORT": str(own_port),
-        "PADDLE_COORDINATOR_ENDPOINTS": "",
-        "PADDLE_GLOO_RENDEZVOUS": "3",
-        "PADDLE_GLOO_FS_PATH": c.gloo[1] if c.gloo else "",
-        "PADDLE_GLOO_HTTP_ENDPOINT": join_addr(*c.gloo[0]) if c.gloo else "",
-        "PSLAUNCH_JOB_ID": c.job_id,
-        "PSLAUNCH_EPOCH": str(c.epoch),
-        "PSLAUNCH_ROLE": c.role,
-        "PSLAUNCH_RANK": str(c.rank),
-        "PSLAUNCH_LOCAL_RANK": str(c.local_rank),
-        "PSLAUNCH_WORKSPACE": c.workspace,
-        "PSLAUNCH_LOG_DIR": c.log_dir,
-        "PSLAUNCH_OUTPUT_DIR": c.output_dir,
-        "PSLAUNCH_SNAPSHOT_DIR": c.snapshot_dir,
-        "PSLAUNCH_NODE_ID": str(c.node_id),
-        "PSLAUNCH_NODES": ",".join(c.nodes),
-        "PSLAUNCH_NODE_IP": c.nodes[c.node_id],
-        "PSLAUNCH_PROGRESS": f"{c.run_dir}/{c.role}-{c.rank}.sock",
-        "PSLAUNCH_SECRET_FILE": f"{c.run_dir}/secret",
-    }
-    if stall_timeout_s is not None:
-        env["PADDLE_INIT_STALL_TIMEOUT"] = f"{stall_timeout_s:g}"
-    return {**env, **_make_trainer_environ(c)} if trainer else env
-
-
-def _make_trainer_environ(c: Contract) -> dict[str, str]:
-    return {
-        "PADDLE_INIT_TRAINER_ID": str(c.rank),
-        "PADDLE_TRAINER_ID": str(c.rank),
-        "OMPI_COMM_WORLD_RANK": str(c.rank),
-        "OMPI_COMM_WORLD_SIZE": str(c.trainers),
-        "FLAGS_selected_gpus": "0",
-        "FLAGS_selected_xpus": "0",
-        "RANK": str(c.rank),
-        "WORLD_SIZE": str(c.trainers),
-        "LOCAL_RANK": str(c.local_rank),
-        "LOCAL_WORLD_SIZE": str(c.local_trainers),
-        "GROUP_RANK": str(c.node_id),
-        "MASTER_ADDR": c.master[0],
-        "MASTER_PORT": str(c.master[1]),
-        "TORCHELASTIC_RESTART_COUNT": str(c.epoch),
-        **{get_init_var(name): text for name, text in c.flags.items()},
-    }
+# --- What the launcher gives beside the contract, and what it keeps away. ---
 
 
 # Users may set them; the launcher does where it deals out GPUs.
@@ -354,18 +250,20 @@ def make_gpu_environ(gpus: Sequence[str]) -> dict[str, str]:
     return {**dict.fromkeys(VISIBLE_DEVICES, own), "FLAGS_selected_gpus": places} if gpus else {}
 
 
-def make_tf_config(c: Contract) -> str:
+def make_tf_config(contract: Mapping[str, str]) -> str:
     """Return cluster and task as tensorflow reads them; beside a script's pservers trainer 0 is the chief."""
     import json  # rarely needed
 
-    trainers, chiefs = _join_addresses(tuple(c.trainer_endpoints)).split(","), int(bool(c.gloo))
-    cluster = {"worker": trainers[chiefs:]}
-    if c.gloo:
-        cluster |= {"chief": trainers[:1], "ps": _join_addresses(tuple(c.pservers)).split(",")}
-    if c.role == PSERVER or c.rank < chiefs:
-        task = {"type": "ps" if c.role == PSERVER else "chief", "index": c.rank}
+    role, rank = contract["PSLAUNCH_ROLE"], int(contract["PSLAUNCH_RANK"])
+    trainers, chiefs, cluster = contract["PADDLE_TRAINER_ENDPOINTS"].split(","), 0, {}
+    if contract["PADDLE_GLOO_FS_PATH"]:  # in script mode
+        chiefs = 1
+        cluster = {"chief": trainers[:1], "ps": contract["PADDLE_PSERVERS_IP_PORT_LIST"].split(",")}
+    cluster["worker"] = trainers[chiefs:]
+    if role == PSERVER or rank < chiefs:
+        task = {"type": "ps" if role == PSERVER else "chief", "index": rank}
     else:
-        task = {"type": "worker", "index": c.rank - chiefs}
+        task = {"type": "worker", "index": rank - chiefs}
     return json.dumps({"cluster": {name: addrs for name, addrs in cluster.items() if addrs}, "task": task})
 
 
@@ -384,29 +282,6 @@ PROXIES = frozenset(
 DEFAULTS: Mapping[str, str] = {"PADDLE_WITH_GLOO": "0", "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"}
 MPI_FAMILIES = ("OMPI_", "PMIX_", "PRTE_", "PMI_")
 MAX_VARIABLE_BYTES = 128 * 1024 - 1  # of the kernel, with its name and "="
-
-
-def list_contract_names(role: str = TRAINER) -> frozenset[str]:
-    """Return the contract's variables for a role; trainers have all. Stale ones are removed, and users can't
-    set them, except those of COMMON_NAMES."""
-    sample = Contract(
-        "", 0, role, 0, 0, 0, [""], "", "", "", "", 1, 1, False, 1, 1, 0, [], (0.0, None)
-    )  # fmt: skip
-    return frozenset({*make_contract_environ(sample), LISTEN_FDS, TF_CONFIG})
-
-
-def compose(
-    inherited: Mapping[str, str], added: Mapping[str, str], contract: Mapping[str, str]
-) -> dict[str, str]:
-    """Return a program's whole environment: inherited on its node, added by the user, the contract.
-
-    Proxies and options of the launcher are removed unless added. Stale contract variables never reach a
-    program, and those of mpirun never reach a pserver.
-    """
-    names = list_contract_names() | PROXIES
-    families = (OPTION_PREFIX, *(MPI_FAMILIES if contract.get("PSLAUNCH_ROLE") == PSERVER else ()))
-    kept = {k: v for k, v in inherited.items() if k not in names and not k.startswith(families)}
-    return {**DEFAULTS, **kept, **added, **contract}
 
 
 COMMAND_NAMES = ("OMPI_COMMAND", "OMPI_ARGV")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.node import codes
+from pslaunch.node import binding, codes
 from pslaunch.runtime.shared import env
 from support.clock import own_s
 from support.jobs import POD_PLACES, QUICK, Event, Place, finished, running, succeeded, until_nothing_runs
@@ -68,7 +68,7 @@ def test_every_process_sees_the_contract(place: Place, workspace: Path) -> None:
         assert got["PYTHONHASHSEED"] == "0" and got["PYTHONUNBUFFERED"] == "1"
         assert (got["ODD"], got["EMPTY"], got["all_proxy"]) == (odd, "", "kept")
         assert "http_proxy" not in got and "HTTPS_PROXY" not in got
-        assert got.keys() >= env.list_contract_names() - {env.LISTEN_FDS, env.TF_CONFIG}
+        assert got.keys() >= binding.list_contract_names() - {env.LISTEN_FDS, env.TF_CONFIG}
 
 
 TENSORFLOW = """

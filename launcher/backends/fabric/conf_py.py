@@ -19,6 +19,7 @@ from typing import Any, Final
 from pslaunch.runtime.shared import env as contract
 
 from ...errors import SpecError
+from ...node import binding
 from ...options.args import NEAR
 from ...options.kinds import SourceValues, Value, format_value, to_plain_text, to_text
 from .options import OPTIONS
@@ -159,7 +160,7 @@ def _find_meant(key: str) -> str:
 
 def _read_variable(key: str, value: object, places: _Places) -> Iterator[Value]:
     """Yield a name that is not ours as a variable for every process, if it is text or a number."""
-    if key.startswith("PADDLE_") and key not in VARIABLES | contract.list_contract_names():
+    if key.startswith("PADDLE_") and key not in VARIABLES | binding.list_contract_names():
         hint = contract.suggest(key, [*KEYS, *VARIABLES], f"; known names: {', '.join(KEYS)}", NEAR)
         raise SpecError(f"{places.make_label(key)}: unknown name{hint}")
     if (text := to_plain_text(value)) is not None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pslaunch.runtime.shared import busyport, env, nics
 
-from .. import ports
+from .. import binding, ports
 from ..codes import Refusal
 from ..line import reach
 from ..listing import read_text
@@ -225,7 +225,7 @@ def try_allreduce(loans: Iterable[Loan], python: str, own: Mapping[str, str], li
     argv, said, end_s, pids = [python, "-c", _PROGRAM], b"", time.monotonic() + limit_s, list[int]()
     read_fd, write_fd = os.pipe()
     for loan in loans:
-        environ, out = env.compose(loan.make_environ(argv), own, {}), write_fd
+        environ, out = binding.compose(loan.make_environ(argv), own, {}), write_fd
         one = subprocess.Popen(argv, env=environ, stdout=out, stderr=out, start_new_session=True)
         one.returncode = 0  # our reaper waits for it
         pids.append(one.pid)

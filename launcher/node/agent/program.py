@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from pslaunch.runtime.shared import env, reports
 
-from .. import codes, logs, procs
+from .. import binding, codes, logs, procs
 from ..ending import CUT
 from ..line.wire import MAX_OUTPUT_BYTES, Output
 
@@ -227,7 +227,7 @@ def _start(order: ProgramOrder, out: int, kept: Sequence[int], loan: Loan | None
         return subprocess.Popen(
             argv,
             cwd=order["cwd"],
-            env=env.compose(inherited, order["added_env"], {**order["contract"], **listening}),
+            env=binding.compose(inherited, order["added_env"], {**order["contract"], **listening}),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,

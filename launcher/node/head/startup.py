@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pslaunch.runtime.shared.env import PSERVER
 
-from .. import codes, dealing, job
+from .. import binding, codes, dealing, job
 from ..later import record
 from ..line import reach
 from ..link import JobFailure
@@ -98,7 +98,7 @@ class Startup:
         plan = self._desk.placed.plan
 
         def make_order(link: Link) -> messages.RecallMsg | None:
-            snapshots = job.find_snapshots(plan, link.node)
+            snapshots = binding.find_snapshots(plan, link.node)
             recall: messages.RecallMsg = {"type": "recall", "job_id": plan.job_id, "snapshots": snapshots}
             return recall if plan.outlives_head else None
 
@@ -346,7 +346,7 @@ class Startup:
         run_dirs = tuple(links[n.id].run_dir for n in placed.nodes)
         facts = job.Facts(run_dirs, self._bound_ports, self._shares)
         self.returning = set()
-        self._desk.start(job.bind(placed, facts))
+        self._desk.start(binding.bind(placed, facts))
 
     def on_refused(self, link: Link, m: messages.RefusedMsg) -> None:
         check_shape(m["code"], is_failure_code, "code")

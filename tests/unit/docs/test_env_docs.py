@@ -1,5 +1,6 @@
 """docs/environment.md and runtime/shared/env.py say the same."""
 
+from pslaunch.node import binding
 from pslaunch.runtime.shared import env, reports
 from support import pages
 from support.pages import words as names
@@ -14,14 +15,14 @@ def rows(heading: str) -> list[list[str]]:
 
 def test_every_variable_is_there_and_no_other() -> None:
     said = {names(row[0])[0] for heading in FAMILIES for row in rows(heading)}
-    assert said == env.list_contract_names()
+    assert said == binding.list_contract_names()
 
 
 def test_roles_of_each_variable_are_documented() -> None:
     trainers_only = {
         names(row[0])[0] for heading in FAMILIES for row in rows(heading) if row[1] == "trainers"
     }
-    assert trainers_only == env.list_contract_names() - env.list_contract_names(env.PSERVER)
+    assert trainers_only == binding.list_contract_names() - binding.list_contract_names(env.PSERVER)
 
 
 def test_removed_and_inherited_variables_are_documented() -> None:

@@ -10,6 +10,7 @@ import make_tables
 import pytest
 
 from pslaunch.backends.registry import get_options
+from pslaunch.node import binding
 from pslaunch.options.foreign import FOREIGN
 from pslaunch.runtime.shared import env
 from support.command_line import make_spec
@@ -98,5 +99,5 @@ def _is(node: ast.expr, *names: str) -> bool:
 
 
 def test_every_variable_that_is_read() -> None:
-    written = env.list_contract_names() | {env.get_init_var(name) for name in env.INIT_ARGS}
+    written = binding.list_contract_names() | {env.get_init_var(name) for name in env.INIT_ARGS}
     assert {words(cells[0])[0] for cells in rows(PAGE, "Variables")} == read_variables() - written

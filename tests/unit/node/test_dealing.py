@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.node import dealing, job
+from pslaunch.node import binding, dealing, job
 from pslaunch.node.job import Count, Facts, Node, Plan, Role, Wants
 from pslaunch.node.messages import Resources
 
@@ -108,7 +108,7 @@ def test_shares_reach_the_programs_and_simulated_nodes_are_one_machine() -> None
     shares, lacks = dealing.deal_resources(placed, {0: there, 1: there})
     assert not lacks
     ports = job.propose_ports(placed, 7000, 8000)
-    pserver, *trainers = job.bind(placed, Facts(("/r", "/r"), ports, shares))
+    pserver, *trainers = binding.bind(placed, Facts(("/r", "/r"), ports, shares))
     assert (pserver["cores"], "CUDA_VISIBLE_DEVICES" in pserver["contract"]) == ([2], False)
     assert [start["cores"] for start in trainers] == [[0, 4], [1, 5]] * 2
     names = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "FLAGS_selected_gpus")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.node import job
+from pslaunch.node import binding, job
 from pslaunch.node.job import Count, Facts, Limits, Node, Plan, Role
 from pslaunch.runtime.shared import env
 
@@ -101,7 +101,7 @@ def test_trainers_without_pservers_have_ports_of_their_own() -> None:
     where = job.place(p, [node(i, addr=f"10.0.0.{i + 1}") for i in range(2)])
     ports = job.propose_ports(where, 7164, 20000)
     assert ports == {"trainer/0": (20000,), "trainer/1": (20001,), "trainer/2": (20000,), "master": (20002,)}
-    contract = job.bind(where, Facts(("/run", "/run"), ports))[1]["contract"]
+    contract = binding.bind(where, Facts(("/run", "/run"), ports))[1]["contract"]
     assert contract["PADDLE_TRAINER_ENDPOINTS"] == "10.0.0.1:20000,10.0.0.1:20001,10.0.0.2:20000"
     assert contract["PADDLE_PORT"] == "20001" and contract["PADDLE_GLOO_HTTP_ENDPOINT"] == ""
 
@@ -110,7 +110,7 @@ def read_tf_configs(server: str, pservers: int) -> list[dict[str, Any]]:
     """Return what the processes of a tensorflow program with three trainers on two nodes are given."""
     p = plan(server=server, pservers=Count("total", pservers), trainers=Count("total", 3))
     where = job.place(p._replace(tensorflow=True), [node(i, addr=f"127.0.0.{i + 1}") for i in range(2)])
-    starts = job.bind(where, Facts(("/run",) * 2, job.propose_ports(where, 7164, 7164)))
+    starts = binding.bind(where, Facts(("/run",) * 2, job.propose_ports(where, 7164, 7164)))
     return [json.loads(start["contract"].get("TF_CONFIG", "{}")) for start in starts]
 
 
@@ -143,7 +143,7 @@ def test_the_runtime_reads_the_endpoints_that_the_launcher_wrote(
     p = p._replace(ports_num=dense, ports_num_for_sparse=sparse)
     where = job.place(p, [node(i, addr=f"10.0.0.{i + 1}") for i in range(nodes)])
     ports = job.propose_ports(where, 7164, 20000)
-    starts = job.bind(where, Facts(("/run",) * nodes, ports))
+    starts = binding.bind(where, Facts(("/run",) * nodes, ports))
     trainer = starts[-1]["contract"]
     args = env.read_init_args(trainer)
     endpoints = env.list_pserver_endpoints(
@@ -160,7 +160,7 @@ def test_variables_of_the_user_for_torch_and_tensorflow_win() -> None:
     given = {"MASTER_PORT": "29500", "RANK": "7", "TF_CONFIG": "{}"}
     p = plan(pservers=Count("total", 1), trainers=Count("total", 1))
     where = job.place(p._replace(tensorflow=True, added_env=given), [node(0)])
-    trainer = job.bind(where, Facts.make_symbolic(where))[-1]
+    trainer = binding.bind(where, Facts.make_symbolic(where))[-1]
     assert {**trainer["added_env"], **trainer["contract"]}.items() >= given.items()
     assert trainer["contract"]["MASTER_ADDR"] == "127.0.0.1"
 
@@ -169,7 +169,7 @@ def test_variables_of_the_user_for_torch_and_tensorflow_win() -> None:
 def test_pservers_are_started_as_the_mode_says(server: str) -> None:
     p = plan(server=server, pservers=Count("total", 1), trainers=Count("total", 1))
     where = job.place(p, [node(0)])
-    start = job.bind(where, Facts.make_symbolic(where))[0]
+    start = binding.bind(where, Facts.make_symbolic(where))[0]
     assert start["keep_ports"] == (server == "bundled")
     assert (start["argv"] == ["serve"]) == (server == "script")
     assert bool(start["contract"]["PADDLE_TRAINER_ENDPOINTS"]) == (server == "script")

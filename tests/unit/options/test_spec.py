@@ -14,7 +14,9 @@ from pslaunch.backends.face import CommandLine
 from pslaunch.backends.local.spec import make_local_site, make_local_spec
 from pslaunch.backends.registry import get_options
 from pslaunch.errors import SpecError
-from pslaunch.node.job import Facts, Limits, Plan, bind, place
+from pslaunch.node import binding
+from pslaunch.node.binding import bind
+from pslaunch.node.job import Facts, Limits, Plan, place
 from pslaunch.options.args import Split, split_command_line
 from pslaunch.options.kinds import Value
 from pslaunch.options.sources import Given
@@ -307,7 +309,7 @@ def test_a_bad_variable_is_named(ws: Path, word: str, says: str) -> None:
         make(ws, None, ["A=1", "A=2"])
 
 
-@pytest.mark.parametrize("name", sorted(env.list_contract_names() - env.COMMON_NAMES))
+@pytest.mark.parametrize("name", sorted(binding.list_contract_names() - env.COMMON_NAMES))
 def test_no_variable_of_the_contract_can_be_set(ws: Path, name: str) -> None:
     with pytest.raises(SpecError, match=name):
         make(ws, None, [f"{name}=x"])
@@ -405,7 +407,7 @@ def test_snapshots_are_settings_of_every_program(
     (ws / "train.py").write_text("import pslaunch.runtime\n")
     plan = make_plan(make_spec("local", line, ws, {}), "demo-1")
     for start in bind(place(plan, plan.nodes), Facts.make_symbolic(place(plan, plan.nodes))):
-        environ = env.compose({}, start["added_env"], start["contract"])
+        environ = binding.compose({}, start["added_env"], start["contract"])
         given = {n: v for n, v in environ.items() if "SNAPSHOT" in n or "RESUME" in n or "EXPORT" in n}
         folder = {"PSLAUNCH_SNAPSHOT_DIR": f"{ws}/.pslaunch/snapshots"}
         assert given == {f"PADDLE_INIT_{name}": value for name, value in found.items()} | folder

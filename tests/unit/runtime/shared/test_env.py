@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pslaunch.node import binding
+from pslaunch.node.job import Count, Facts, Node, Plan, Role, place, propose_ports
 from pslaunch.runtime.process.settings import resolve
 from pslaunch.runtime.shared import env
 
@@ -16,18 +18,16 @@ values = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"
 floats = st.floats(0, 1e30, allow_subnormal=False)
 
 
-def contract(role: str, rank: int, *, script: bool) -> env.Contract:
-    """A process of a job with 2 pservers and 2 trainers on one node."""
-    return env.Contract(
-        job_id="w2v-1a2b", epoch=0, role=role, rank=rank, local_rank=rank, node_id=0, nodes=["127.0.0.1"],
-        workspace="/ws", log_dir="/ws/log", output_dir="/ws/output", run_dir="/run",
-        trainers=2, trainer_count=1, use_gpu=False, port=7164, ports_num=1,
-        ports_num_for_sparse=1, pservers=[("127.0.0.1", 7164), ("127.0.0.1", 7166)], stall_s=(60.0, None),
-        trainer_endpoints=[("127.0.0.1", 7168), ("127.0.0.1", 7169)] if script else [],
-        gloo=(("127.0.0.1", 7170), "/run/gloo") if script else None,
-        master=("127.0.0.1", 7171), local_trainers=2, snapshot_dir="/ws/.pslaunch/snapshots",
+def contract(role: str, rank: int, *, script: bool) -> dict[str, str]:
+    """Variables of a process of a job with 2 pservers and 2 trainers on one node."""
+    plan = Plan(
+        job_id="w2v-1a2b", server="script" if script else "bundled", ports_num_for_sparse=1,
+        roles=tuple(Role(name, Count("total", 2), ("p",)) for name in (env.PSERVER, env.TRAINER)),
         flags={"num_passes": "3"},
     )  # fmt: skip
+    placed = place(plan, [Node(0, "n", "127.0.0.1").place_in("/ws")])
+    starts = binding.bind(placed, Facts(("/run",), propose_ports(placed, 7164, 7164)))
+    return next(one["contract"] for one in starts if one["key"] == f"{role}/{rank}")
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,12 @@ def test_a_server_finds_itself_in_the_list() -> None:
         (env.TRAINER, "PADDLE_TRAINER_ENDPOINTS"),
     ):
         for rank in range(2):
-            found = env.make_contract_environ(contract(role, rank, script=True))
+            found = contract(role, rank, script=True)
             assert found[variable].split(",").index(f"{found['POD_IP']}:{found['PADDLE_PORT']}") == rank
 
 
 def test_runtime_reads_the_launchers_variables() -> None:
-    found = env.make_contract_environ(contract(env.TRAINER, 1, script=False))
+    found = contract(env.TRAINER, 1, script=False)
     args, job = env.read_init_args(found), env.read_job(found)
     assert (args["trainer_id"], args["num_gradient_servers"], args["num_passes"]) == (1, 2, 3)
     assert (args["use_gpu"], args["secret_file"], args["stall_after"]) == (False, "/run/secret", 60.0)
@@ -76,9 +76,9 @@ def test_without_a_launcher_there_is_no_job() -> None:
 
 @given(st.dictionaries(names, values), st.dictionaries(names, values))
 def test_compose_keeps_every_value_byte_for_byte(inherited: dict[str, str], added: dict[str, str]) -> None:
-    written = env.make_contract_environ(contract(env.TRAINER, 0, script=False))
-    found = env.compose(inherited, added, written)
-    ours = env.list_contract_names() | env.PROXIES
+    written = contract(env.TRAINER, 0, script=False)
+    found = binding.compose(inherited, added, written)
+    ours = binding.list_contract_names() | env.PROXIES
     expected = {**env.DEFAULTS, **{k: v for k, v in inherited.items() if k not in ours}, **added, **written}
     assert found == expected
 
@@ -86,7 +86,7 @@ def test_compose_keeps_every_value_byte_for_byte(inherited: dict[str, str], adde
 @settings(max_examples=10, deadline=None)
 @given(st.dictionaries(names.map(lambda n: f"X_{n}"), values, max_size=8))
 def test_values_reach_a_process_byte_for_byte(added: dict[str, str]) -> None:
-    found = env.compose({"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}, added, {})
+    found = binding.compose({"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}, added, {})
     code = (
         "import os, sys; sys.stdout.buffer.write(b'\\0'.join(k + b'=' + v for k, v in os.environb.items()))"
     )
@@ -104,37 +104,35 @@ def test_stale_variables_never_reach_a_program() -> None:
         "RANK": "7",
         "MASTER_ADDR": "elsewhere",
     }
-    found = env.compose(
-        {**stale, "HOME": "/h"}, {}, env.make_contract_environ(contract(env.PSERVER, 0, script=False))
-    )
+    found = binding.compose({**stale, "HOME": "/h"}, {}, contract(env.PSERVER, 0, script=False))
     assert not found.keys() & stale.keys()
     assert found["HOME"] == "/h"
 
 
 def test_options_of_the_launcher_reach_no_program_unless_added() -> None:
     options = {"PSLAUNCH_OPT_PORT": "1", "PSLAUNCH_OPT_X": "2"}
-    assert env.compose(options, {"PSLAUNCH_OPT_X": "3"}, {}) == {**env.DEFAULTS, "PSLAUNCH_OPT_X": "3"}
+    assert binding.compose(options, {"PSLAUNCH_OPT_X": "3"}, {}) == {**env.DEFAULTS, "PSLAUNCH_OPT_X": "3"}
 
 
 def test_mpirun_reaches_trainers_and_no_pserver() -> None:
     inherited = {"PMIX_RANK": "0", "OMPI_MCA_x": "1", "PRTE_y": "2"}
     for role, reaches in ((env.TRAINER, True), (env.PSERVER, False)):
-        found = env.compose(inherited, {}, env.make_contract_environ(contract(role, 0, script=False)))
+        found = binding.compose(inherited, {}, contract(role, 0, script=False))
         assert (inherited.items() <= found.items()) is reaches
         assert bool(inherited.keys() & found.keys()) is reaches
 
 
 def test_a_proxy_that_was_given_stays() -> None:
-    assert env.compose({"http_proxy": "a"}, {"http_proxy": "b"}, {})["http_proxy"] == "b"
-    assert env.compose({"PYTHONHASHSEED": "5"}, {}, {})["PYTHONHASHSEED"] == "5"
+    assert binding.compose({"http_proxy": "a"}, {"http_proxy": "b"}, {})["http_proxy"] == "b"
+    assert binding.compose({"PYTHONHASHSEED": "5"}, {}, {})["PYTHONHASHSEED"] == "5"
 
 
 def test_gloo_is_the_users_choice() -> None:
     """Without it the workers of a Fleet program do not wait for each other, and its barriers do nothing."""
-    written = env.make_contract_environ(contract(env.TRAINER, 0, script=True))
-    assert env.compose({}, {}, written)["PADDLE_WITH_GLOO"] == "0"
-    assert env.compose({"PADDLE_WITH_GLOO": "2"}, {}, written)["PADDLE_WITH_GLOO"] == "2"
-    assert env.compose({}, {"PADDLE_WITH_GLOO": "1"}, written)["PADDLE_WITH_GLOO"] == "1"
+    written = contract(env.TRAINER, 0, script=True)
+    assert binding.compose({}, {}, written)["PADDLE_WITH_GLOO"] == "0"
+    assert binding.compose({"PADDLE_WITH_GLOO": "2"}, {}, written)["PADDLE_WITH_GLOO"] == "2"
+    assert binding.compose({}, {"PADDLE_WITH_GLOO": "1"}, written)["PADDLE_WITH_GLOO"] == "1"
 
 
 def test_true_and_false_in_every_spelling() -> None:
