@@ -28,83 +28,57 @@ def format_metrics(metrics: Mapping[str, float]) -> str:
     return " ".join(f"{name}={value:.6g}" for name, value in metrics.items())
 
 
-class _GlogFile:
-    """A file of lines in glog's form. Without it lines are dropped."""
+class InfoLog:
+    """Lines in glog's form. A file that can't be written is reported once, and never ends training."""
 
-    program: str
-    _file: TextIO | None = None
-
-    def _open(self, path: Path) -> None:
-        """Raises OSError."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", buffering=1, encoding="utf-8")
-
-    def _write(self, level: str, text: str) -> None:
-        """Write a line. Raises OSError."""
-        if self._file is not None:
-            now, one_line = time.time(), text.replace("\n", " ")
-            stamp = f"{time.strftime('%m%d %H:%M:%S', time.localtime(now))}.{int(now % 1 * 1e6):06d}"
-            self._file.write(f"{level}{stamp} {os.getpid():5d} {self.program}] {one_line}\n")
-
-    def close(self) -> None:
-        """Close the file. May be called twice."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-
-class InfoLog(_GlogFile):
-    """Log of a trainer. One that can't be written is reported once and never ends training."""
-
-    program = "trainer"
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, program: str = env.TRAINER) -> None:
+        self.path, self._program = path, program
+        self._file: TextIO | None = None
         try:
-            self._open(path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a", buffering=1, encoding="utf-8")
         except OSError as e:
-            self._warn_lost(e)
+            self._lose(e)
 
-    def info(self, text: str) -> None:
-        self._append("I", text)
+    def info(self, text: str, level: str = "I") -> None:
+        if self._file is None:
+            return
+        now, one_line = time.time(), text.replace("\n", " ")
+        stamp = f"{time.strftime('%m%d %H:%M:%S', time.localtime(now))}.{int(now % 1 * 1e6):06d}"
+        try:
+            self._file.write(f"{level}{stamp} {os.getpid():5d} {self._program}] {one_line}\n")
+        except OSError as e:
+            self._lose(e)
 
     def say(self, text: str) -> None:
-        self._append("I", text)
+        self.info(text)
         print(text, file=sys.stderr, flush=True)
 
     def warn(self, text: str) -> None:
         """Write a warning to the file and to stderr."""
-        self._append("W", text)
+        self.info(text, "W")
         print(f"WARNING: {text}", file=sys.stderr, flush=True)
 
-    def _append(self, level: str, text: str) -> None:
-        try:
-            self._write(level, text)
-        except OSError as e:
-            with contextlib.suppress(OSError):  # what it holds back can't be written either
-                self.close()
-            self._file = None
-            self._warn_lost(e)
-
-    def _warn_lost(self, error: OSError) -> None:
+    def _lose(self, error: OSError) -> None:
+        self.close()
         print(f"WARNING: {self.path}: {error.strerror}; training continues without this log", file=sys.stderr)
 
+    def close(self) -> None:
+        """Close the file; lines are dropped from then on. May be called twice."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # what it holds back can't be written
+                self._file.close()
+            self._file = None
 
-class ServerLog(_GlogFile):
-    """Log of a pserver's connections, steps, waits and drops; it drops lines once the disk is full."""
 
-    program = "pserver"
-
-    def __init__(self, folder: str, job: env.Job) -> None:
-        """Open it, if there is a folder. Raises OSError naming the option if it can't be created."""
-        name = env.get_info_log(env.PSERVER, job.rank, job.local_rank)
-        try:
-            if folder:
-                self._open(Path(folder) / name)
-        except OSError as e:
-            why = f"{e.strerror}{find_remedy(e)}"
-            raise OSError(f"--log_dir={folder}: {name} can't be written there: {why}") from None
-
-    def write(self, text: str) -> None:
-        with contextlib.suppress(OSError):
-            self._write("I", text)
+def open_server_log(folder: str, job: env.Job) -> InfoLog:
+    """Open a pserver's log, without a folder for nothing. Raises OSError naming the option if it can't."""
+    name = env.get_info_log(env.PSERVER, job.rank, job.local_rank)
+    path = Path(folder, name) if folder else Path(os.devnull)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a").close()
+    except OSError as e:
+        why = f"{e.strerror}{find_remedy(e)}"
+        raise OSError(f"--log_dir={folder}: {name} can't be written there: {why}") from None
+    return InfoLog(path, env.PSERVER)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from ..client import handshake
 from ..files import saving
-from ..process.infolog import ServerLog
+from ..process.infolog import InfoLog, open_server_log
 from ..process.progress import Progress
 from ..shared import busyport, env, nics, prove
 from ..shared.places import MAX_UNPROVEN, Places
@@ -68,7 +68,7 @@ class Pserver:
         self,
         options: Options,
         listeners: Sequence[Sequence[socket.socket]],
-        log: ServerLog,
+        log: InfoLog,
         loaded: Loaded | None = None,
     ) -> None:
         self._options, self._log = options, log
@@ -114,12 +114,12 @@ class Pserver:
     def _say(self, line: str) -> None:
         with contextlib.suppress(OSError):  # nobody reads any more; that is no reason to end
             print(line, flush=True)
-        self._log.write(line)
+        self._log.info(line)
 
     def _report_peer(self, addr: str, text: str, *, aloud: bool = False) -> None:
         """Report on an unproven peer; if there are many, not on each."""
         if self._refusals.admit(addr.rpartition(":")[0], time.monotonic()):
-            self._say(text) if aloud else self._log.write(text)
+            self._say(text) if aloud else self._log.info(text)
 
     def _end(self, code: int, why: str, blames: str = "") -> None:
         if self._code is not None:
@@ -128,7 +128,7 @@ class Pserver:
         if why:
             with contextlib.suppress(OSError):
                 print(f"pslaunch pserver: {why}", file=sys.stderr, flush=True)
-            self._log.write(why)
+            self._log.info(why)
         if code not in (0, EX_TERM):
             self._progress.report_reason(why, blames)
 
@@ -195,7 +195,7 @@ class Pserver:
         for u in self._unproven:
             self._forget(u)
         for line in self._refusals.collect_sums(float("inf")):
-            self._log.write(line)
+            self._log.info(line)
         self._cuts.close()
         for _, sock in self._listeners:
             sock.close()
@@ -266,7 +266,7 @@ class Pserver:
             sock, name = listener.accept()
         except OSError as e:
             if e.errno in EXHAUSTED and not self._drop_one():
-                self._log.write(f"accepting no connections for {REST_S:g} s: {e.strerror}")
+                self._log.info(f"accepting no connections for {REST_S:g} s: {e.strerror}")
                 self._pause_listener(listener)
             return
         addr = env.join_addr(name[0], name[1])
@@ -395,15 +395,15 @@ class Pserver:
         port = f"port {shard}"
         if kind == threads.CONNECTED:
             self._roster.note_connected(trainer, shard)
-            self._log.write(f"trainer {trainer} at {self._roster.trainers[trainer].addr} connected to {port}")
+            self._log.info(f"trainer {trainer} at {self._roster.trainers[trainer].addr} connected to {port}")
             self._say_present()
         elif kind == threads.GONE:
             if self._roster.note_lost(trainer, shard, time.monotonic()):
-                self._log.write(f"trainer {trainer} lost at {port}: {text}")
+                self._log.info(f"trainer {trainer} lost at {port}: {text}")
                 self._say_present()
         elif kind == threads.FINISHED:
             self._roster.note_finished(trainer, shard)
-            self._log.write(f"trainer {trainer} finished at {port}")
+            self._log.info(f"trainer {trainer} finished at {port}")
         elif kind == threads.STALLED:
             self._stalls[shard] = (time.monotonic() - number / 1000, trainer, text)
             self._say(f"{text} for {number / 1000:.0f} s")
@@ -413,7 +413,7 @@ class Pserver:
         elif kind == threads.ERROR:
             self._say(f"refused trainer {trainer} at {port}: {text}")
         elif kind == threads.STATS:
-            self._log.write(f"{port} {text}")
+            self._log.info(f"{port} {text}")
             rows = [one.counters.read(1, t) for one in self._shards for t in self._roster.trainers]
             totals = {n: sum(int(row[n] or 0) for row in rows) for n in ("in_bytes", "out_bytes")}
             self._progress.report(**totals)
@@ -421,7 +421,7 @@ class Pserver:
                 self._grace.note_size(shard, number)
         elif kind == threads.DROPPED:
             late = f"dropped {number} pushes of '{text}' from trainer {trainer}: they came too late"
-            self._log.write(f"{port} {late}")
+            self._log.info(f"{port} {late}")
 
     def _say_present(self) -> None:
         present, expected = self._roster.present, self._options.num_gradient_servers
@@ -439,7 +439,7 @@ class Pserver:
                 self._report_peer(u.addr, f"{u.addr} dropped: {why}")
             self._forget(u)
         for line in self._refusals.collect_sums(now_s):
-            self._log.write(line)
+            self._log.info(line)
         for listener, (accept, until_s) in list(self._resting.items()):
             if now_s >= until_s:
                 del self._resting[listener]
@@ -476,7 +476,7 @@ def main(argv: Sequence[str] | None = None, loaded: Loaded | None = None) -> int
         if options.save_dir is not None:
             saving.prepare_folder(options.save_dir)
         listeners = open_ports(options)
-        log = ServerLog(options.log_dir, job := env.read_job(os.environ))
+        log = open_server_log(options.log_dir, job := env.read_job(os.environ))
         pserver = Pserver(options, listeners, log, loaded)
         if options.metrics:
             from .exposition import serve_metrics  # rarely needed
