@@ -5,15 +5,17 @@ Trainer 0 decides; the others learn of a cut with the answer to their push. docs
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import _core
 from ..files.exports import name_export
 from ..files.objects import SetError
+from ..files.saving import SaveError
 from ..process.settings import Settings
 from ..shared.env import RESUME_OF
 from ..shared.reports import WANTED_CUT
@@ -79,9 +81,8 @@ class Snapshots:
         progress = settings.job.progress
         self._wanted = Path(progress + WANTED_CUT) if progress else None  # a file if an agent wants a cut
         self._exports = _Exports(settings.snapshots.export_steps, client.incarnation)
-        self._asked: Message | None = None  # by trainer 0, of all pservers, and not answered by all yet
-        self._answers: list[Message | None] = []
-        self._parts: list[Message] = []  # of the set that is not sealed yet
+        self._making: Iterator[None] | None = None  # in trainer 0: the set that is not whole yet
+        self._patience_s: float | None = 0.0  # for an answer; None: until it is there
         self.state: Message | None = None  # of this trainer, in the cut with which it has begun
         self.step = 0  # of that cut
         self.sealed = 0  # step of the newest snapshot that is whole
@@ -171,7 +172,7 @@ class Snapshots:
         due = 0 < steps <= self._since or (minutes > 0 and now_s - self._last_s >= 60 * minutes)
         due = due or (self._wanted is not None and self._wanted.exists())
         exports = 0 < self._exports.steps <= self._exports.since and settings.trainer_id == 0
-        if self._asked or self._client.cuts_next is not None or not (due or exports):
+        if self._making or self._client.cuts_next is not None or not (due or exports):
             return
         self._exports.due = not due
         if not due:
@@ -186,50 +187,39 @@ class Snapshots:
     def after_step(self, describe: Callable[[], Message]) -> None:
         """Note what `describe` says of this trainer if the step was cut; in trainer 0 go on with the set."""
         step = self._client.cut_step
-        try:
+        with self._giving_up():
             if self._note_due:
                 self._note_due = False
                 self._note(describe(), 0, ended=True)
             if step > self._noted:
                 self._noted = step
-                if self._exports.due:
-                    self._ask_all({"ask": "export", "step": step})
-                else:
+                asked = {"ask": "export", "step": step}
+                if not self._exports.due:
                     self._note(describe(), step, ended=False)
-                if not self._exports.due and self._settings.trainer_id == 0:
-                    passes = self._client.passes
-                    self._ask_all({"ask": "parts", "step": step, "pass": passes, "all": self._sync})
-            if self._asked:
-                self._hear(self._asked)
-        except OSError as e:
-            self._give_up(f"connection to a pserver: {e}")
+                    asked = {"ask": "parts", "step": step, "pass": self._client.passes, "all": self._sync}
+                if self._settings.trainer_id == 0:
+                    self._making = self._make_set(asked)
+            self._go_on()
 
     def end_pass(self, describe: Callable[[], Message]) -> None:
         """Note what `describe` says of this trainer for cuts in the rest of the pass, which it has ended."""
         if self._settings.snapshots.steps or self._settings.snapshots.minutes:
-            try:
+            with self._giving_up():
                 self._note(describe(), 0, ended=True)
-            except OSError as e:
-                self._give_up(f"connection to a pserver: {e}")
 
     def finish(self) -> None:
         """Complete the export on its way, and make one of the steps since; after the last step."""
         if self._settings.trainer_id != 0 or not self._exports.steps:
             return
-        try:
-            self._complete()
+        self._patience_s = None
+        with self._giving_up():
+            self._go_on()
             if self._exports.since or self._client.steps > self._noted:  # of others, if not synchronous
                 self._exports.since, self._exports.due = 0, True
                 self._client.cut(self._exports.flags)
                 self._noted = self._client.cut_step
-                self._ask_all({"ask": "export", "step": self._noted})
-                self._complete()
-        except OSError as e:
-            self._give_up(f"connection to a pserver: {e}")
-
-    def _complete(self) -> None:
-        while self._asked:
-            self._hear(self._asked, None)
+                self._making = self._make_set({"ask": "export", "step": self._noted})
+                self._go_on()
 
     def _note(self, state: Message, step: int, *, ended: bool) -> None:
         self._open()
@@ -239,47 +229,53 @@ class Snapshots:
         note = {"ask": "note", "step": step, "ended": ended, "pass": self._client.passes, "state": state}
         self._controls[0].send(note)
 
-    def _ask_all(self, question: Message) -> None:
+    def _go_on(self) -> None:
+        """Take answers that are there, and ask what follows them."""
+        if self._making and next(self._making, True):
+            self._making = None
+
+    def _make_set(self, question: Message) -> Iterator[None]:
+        """Let all pservers make their parts of a set, and seal it; yield while answers are missing."""
+        copies, step = self._settings.snapshots.copies, question["step"]
+        parts = yield from self._ask_all(question)
+        if question["ask"] == "parts" and copies > 1:
+            known = {"copies": copies, "pservers": self._settings.endpoints}
+            files = [answer["files"] for answer in parts]
+            yield from self._ask_all({"ask": "copy", "step": step, "files": files, **known})
+        yield from self._ask_all({"ask": "seal", "manifest": self._make_manifest(step, parts)})
+        if not self._exports.due:
+            self.sealed = step
+            self._on_sealed()
+
+    def _ask_all(self, question: Message) -> Generator[None, None, list[Message]]:
+        """Return the answers of all pservers. Raises SaveError if one refuses."""
         self._open()
         for control in self._controls:
             control.send(question)
-        self._asked = question
-        self._answers = [None] * len(self._controls)
-
-    def _hear(self, question: Message, timeout_s: float | None = 0) -> None:
-        """Take answers that come in time; seal the set when all have come, and then report it."""
-        for i, control in enumerate(self._controls):
-            if self._answers[i] is None:
-                self._answers[i] = control.receive(timeout_s)
-        answers = [answer for answer in self._answers if answer is not None]
-        failed = [answer["error"] for answer in answers if "error" in answer]
-        if failed:
-            self._give_up(failed[0])
-        elif len(answers) == len(self._controls):
-            self._asked = None
-            if question["ask"] in ("parts", "export"):
-                self._parts = answers
-            copies, step = self._settings.snapshots.copies, question.get("step", 0)
-            if question["ask"] == "parts" and copies > 1:
-                known = {"copies": copies, "pservers": self._settings.endpoints}
-                files = [answer["files"] for answer in answers]
-                self._ask_all({"ask": "copy", "step": step, "files": files, **known})
-            elif question["ask"] != "seal":
-                self._seal(step, self._parts)
-            elif not self._exports.due:
-                self.sealed = question["manifest"]["step"]
-                self._on_sealed()
-
-    def _give_up(self, why: str) -> None:
-        what = "export" if self._exports.due else "snapshot"
-        self._log(f"WARNING: the {what} of step {self._noted} has failed: {why}; the one before stays")
-        self._exports.bytes = []
-        self._asked = None
+        answers: list[Message] = []
         for control in self._controls:
-            control.close()
-        self._controls = []
+            while (answer := control.receive(self._patience_s)) is None:
+                yield
+            if "error" in answer:
+                raise SaveError(answer["error"])
+            answers.append(answer)
+        return answers
 
-    def _seal(self, step: int, answers: list[Message]) -> None:
+    @contextlib.contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        """Give the set up that a pserver can't make, or for which there is no connection."""
+        try:
+            yield
+        except OSError as e:
+            why = str(e) if isinstance(e, SaveError) else f"connection to a pserver: {e}"
+            what = "export" if self._exports.due else "snapshot"
+            self._log(f"WARNING: the {what} of step {self._noted} has failed: {why}; the one before stays")
+            self._exports.bytes, self._making = [], None
+            for control in self._controls:
+                control.close()
+            self._controls = []
+
+    def _make_manifest(self, step: int, answers: list[Message]) -> Message:
         settings = self._settings
         self._written = max(time.time(), self._written + 0.001)  # the newest has most, whatever clocks say
         files = [entry for answer in answers for entry in answer["files"]]
@@ -287,7 +283,7 @@ class Snapshots:
             extra = self._exports.add(step, sum(entry["bytes"] for entry in files))
         else:
             extra = {"trainers": {t: one for answer in answers for t, one in answer["trainers"].items()}}
-        manifest = {
+        return {
             "job_id": settings.job.job_id,
             "epoch": settings.job.epoch,
             "run": self._run,
@@ -295,4 +291,3 @@ class Snapshots:
             "files": files,
             "extra": {"written": self._written, **extra},
         }
-        self._ask_all({"ask": "seal", "manifest": manifest})
