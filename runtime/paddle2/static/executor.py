@@ -193,7 +193,7 @@ def _run_batches(
     loader.start()
     try:
         for number in itertools.count(1):
-            values = session.run(None, fetches, loader, f", batch {number}")
+            values = session.run(loader, fetches, f", batch {number}")
             if fetches and number % print_period == 0:
                 shown = ", ".join(map(_describe, texts, values))
                 print(f"time: [{time.strftime('%F %T')}], batch: [{number}], {shown}", flush=True)
@@ -248,24 +248,22 @@ class Session:
 
     def run(
         self,
-        feed: Feeds | Sequence[Feeds] | None,
+        feed: Feeds | Sequence[Feeds] | GeneratorLoader | None,
         fetch_list: Sequence[Fetch],
-        loader: GeneratorLoader | None = None,
         place: str = "",
     ) -> list[Array]:
         """Compute a batch, learn from it, and return the fetched values.
 
-        Without `feed` the batch is that of `loader`, or of a loader of the program.
+        The batch is the feed, or a loader's next one; without a feed that of a loader of the program.
         """
         self._follow_program()
         plan, count = self._get_plan(fetch_list), len(fetch_list)
         key = tuple([getattr(one, "name", one) for one in fetch_list])
-        if feed is None and loader is None:
-            loader = self._find_loader()
-        if isinstance(feed, list | tuple) and len(feed) == 1:
-            (feed,) = feed
-        given: Any = feed if loader is None else loader.take()
-        feeds = self._check_feed(feed) if loader is None else given
+        source: Any = self._find_loader() if feed is None else feed
+        if isinstance(source, list | tuple) and len(source) == 1:
+            (source,) = source
+        given = source.take() if isinstance(source, GeneratorLoader) else source
+        feeds = self._check_feed(given)
         training = self._program.training
         if training is not None and training.is_distributed:
             repeated = FLEET.replay.repeat(self._learner, key)
@@ -278,7 +276,7 @@ class Session:
             return self._learner.compute(batch).values[:count]
         updater = self._updater or self._find_updater()
         if updater.reads_ahead:
-            self._ahead = self._prepare_next(plan, feed, loader)
+            self._ahead = self._prepare_next(plan, source)
         following = self._ahead[1] if self._ahead else None
         with self._guard():
             result = self._learner.train(batch, updater, following, place)
@@ -287,14 +285,11 @@ class Session:
             FLEET.note_run(self._learner, key, result.values[:count])
         return result.values[:count]
 
-    def _prepare_next(
-        self, plan: Plan, feed: object, loader: GeneratorLoader | None
-    ) -> tuple[object, BatchInput] | None:
+    def _prepare_next(self, plan: Plan, source: object) -> tuple[object, BatchInput] | None:
         """Return the next feed and its batch, if known; one that does not fit is refused in its turn."""
-        coming: Any = getattr(feed, "following", None) if loader is None else loader.peek()
+        coming = source.peek() if isinstance(source, GeneratorLoader) else getattr(source, "following", None)
         with contextlib.suppress(ValueError, TypeError):
-            feeds = self._check_feed(coming) if loader is None else coming
-            return (coming, plan.prepare(feeds)) if feeds else None
+            return (coming, plan.prepare(self._check_feed(coming))) if coming else None
         return None
 
     def _follow_program(self) -> None:
