@@ -49,8 +49,8 @@ PUBLIC = {
     "nn.functional": "paddle2.nn.functional",
     "nn.initializer": "paddle2.program.initializer",
     "optimizer.lr": "engine.lr",
-    "reader.creator": "v2.reader.creator",
-    "reader.decorator": "v2.reader.decorator",
+    "reader.creator": "v2.creator",
+    "reader.decorator": "v2.reader",
     "static.nn": "paddle2.static.nn",
     # beside those of PaddlePaddle
     "arrays": "engine.arrays",

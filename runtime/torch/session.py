@@ -21,7 +21,7 @@ from pslaunch.runtime.engine.entry import EntryAttr
 from pslaunch.runtime.engine.kernel_numbers import Optim
 from pslaunch.runtime.engine.param_config import ANY_ID
 from pslaunch.runtime.files.sets import Set
-from pslaunch.runtime.v2 import randomness
+from pslaunch.runtime.v2.reader import get_random_state, set_random_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class TorchSession:
     def _describe(self) -> dict[str, Any]:
         """Return what a snapshot has of this trainer after a step."""
         of_torch = [torch.get_rng_state(), torch.cuda.get_rng_state_all()]
-        drawn = self._drawn or [randomness.get_state(), _encode(of_torch)]
+        drawn = self._drawn or [get_random_state(), _encode(of_torch)]
         return {"steps": self.steps, "drawn": drawn, "dense": [_encode_state(one) for one in self._stateful]}
 
     def _begin_step(self) -> None:
@@ -130,7 +130,7 @@ class TorchSession:
         self.client.settle()
         if self._drawn is not None:
             (own, of_torch), self._drawn = self._drawn, None
-            randomness.set_state(own)
+            set_random_state(own)
             cpu, gpus = _decode(of_torch)
             torch.set_rng_state(cpu)
             torch.cuda.set_rng_state_all(gpus)

@@ -24,9 +24,9 @@ from ..engine.plan import BatchInput, StepResult
 from ..engine.updater import ParamRules, Updater
 from ..process.infolog import format_metrics
 from ..process.settings import get_settings
-from . import event, randomness
+from . import event
 from .building import Layer, Measure, list_data, list_measures, make_program
-from .randomness import State
+from .reader import State, get_random_state, set_random_state
 
 __all__ = ["SGD"]
 
@@ -202,8 +202,8 @@ class _Training:
     def run_pass(self, pass_id: int, reader: BatchReader, state: State | None = None) -> None:
         """Run one pass, up to EndPass; with `state`, of a snapshot, the batches that it holds are skipped."""
         if state:
-            randomness.set_state(state["begin"])
-        begin = randomness.get_state() if self._run.snapshots else {}
+            set_random_state(state["begin"])
+        begin = get_random_state() if self._run.snapshots else {}
         total, recent = Totals(self._trainer.measures), Totals(self._trainer.measures)
         began_s = recent_s = time.monotonic()
         settings = self._run.settings
@@ -211,7 +211,7 @@ class _Training:
         def describe() -> State:
             place = {"pass": pass_id, "batches": last[0] + 1 if last else 0, "begin": begin}
             sums = [total.samples, total.cost_sum, *(one.tolist() for one in total.sums)]
-            return place | {"steps": self._learner.steps, "sums": sums, "now": randomness.get_state()}
+            return place | {"steps": self._learner.steps, "sums": sums, "now": get_random_state()}
 
         self._handler(event.BeginPass(pass_id))
         batches = enumerate(self._trainer.read_batches(self._feeder, reader))
@@ -270,7 +270,7 @@ class _Training:
                 f"train: the snapshot has {state['batches']} batches of pass {state['pass']}, but the reader "
                 f"gives {read}: with resume it must give the same data again"
             )
-        randomness.set_state(state["now"])
+        set_random_state(state["now"])
         return (read - 1, Totals(self._trainer.measures)) if read else None
 
     def _report(

@@ -1,4 +1,4 @@
-"""Functions from readers to readers. Each call of the resulting reader reads from the start."""
+"""Readers by their v2 names: a reader is a function that returns an iterator over samples, from the start."""
 
 from __future__ import annotations
 
@@ -11,9 +11,18 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from ...process import settings
+import numpy as np
+
+from ..process import settings
+from . import creator
+
+__all__ = [
+    "ComposeNotAligned", "batch", "buffered", "cache", "chain", "compose", "creator", "firstn", "map_readers",
+    "shuffle", "xmap_readers",
+]  # fmt: skip
 
 Reader = Callable[[], Iterable[Any]]
+State = dict[str, Any]  # what JSON can hold
 _MISSING = object()
 _shuffles: list[list[int]] = []  # number of calls of each reader of shuffle(), in the order of their creation
 
@@ -55,14 +64,22 @@ def shuffle(reader: Reader, buf_size: int) -> Callable[[], Iterator[Any]]:
     return read_shuffled
 
 
-def count_shuffles() -> list[int]:
-    """Return the number of calls so far of each reader of `shuffle`, in the order of their creation."""
-    return [calls[0] for calls in _shuffles]
+def get_random_state() -> State:
+    """Return the state of all that a program draws from `random`, numpy.random and readers of `shuffle`."""
+    version, numbers, gauss = random.getstate()
+    kind, keys, *rest = np.random.get_state()
+    return {
+        "random": [version, list(numbers), gauss],
+        "numpy": [kind, np.asarray(keys).tolist(), *rest],
+        "shuffles": [calls[0] for calls in _shuffles],
+    }
 
 
-def set_shuffles(counts: list[int]) -> None:
-    """Let the readers of `shuffle` go on from these numbers of calls."""
-    for calls, count in zip(_shuffles, counts, strict=False):  # others are made later, and new
+def set_random_state(state: State) -> None:
+    version, numbers, gauss = state["random"]
+    random.setstate((version, tuple(numbers), gauss))
+    np.random.set_state(tuple(state["numpy"]))
+    for calls, count in zip(_shuffles, state["shuffles"], strict=False):  # others are made later, and new
         calls[0] = count
 
 
@@ -113,13 +130,15 @@ def buffered(
     """
 
     def read_ahead() -> Generator[Any, None, None]:
-        items: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(max(size, 1))
-        stop = threading.Event()
-        thread = threading.Thread(target=_fill, args=(reader, items, stop), name="buffered", daemon=True)
+        items = queue.Queue[tuple[Any, BaseException | None]]()
+        room, stop = threading.Semaphore(max(size, 1)), threading.Event()
+        arguments = reader, items, room, stop
+        thread = threading.Thread(target=_fill, args=arguments, name="buffered", daemon=True)
+        thread.start()
         try:
-            thread.start()
             while True:
                 item, error = items.get()
+                room.release()
                 if error is not None:
                     raise error
                 if item is _MISSING:
@@ -127,32 +146,24 @@ def buffered(
                 yield item
         finally:  # also if the caller stops early: the thread must not wait for ever
             stop.set()
+            room.release()
             end()
-            _drain(items, thread)
+            thread.join()
 
     return read_ahead
 
 
-def _fill(
-    reader: Reader, items: queue.Queue[tuple[Any, BaseException | None]], stop: threading.Event
-) -> None:
+def _fill(reader: Reader, items: queue.Queue[Any], room: threading.Semaphore, stop: threading.Event) -> None:
     error: BaseException | None = None
     try:
         for item in reader():
-            items.put((item, None))
+            room.acquire()
             if stop.is_set():
                 return
+            items.put((item, None))
     except BaseException as e:  # sys.exit() too: passed to the reading thread
         error = e
     items.put((_MISSING, error))
-
-
-def _drain(items: queue.Queue[tuple[Any, BaseException | None]], thread: threading.Thread) -> None:
-    while thread.is_alive():
-        try:
-            items.get(timeout=0.01)
-        except queue.Empty:
-            continue
 
 
 def xmap_readers(
