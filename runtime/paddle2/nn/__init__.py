@@ -3,10 +3,8 @@
 from ...engine.clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
 from ..program import initializer
 from . import functional
-from .conv_layers import Conv1D, Conv2D
 from .layers import Embedding, HSigmoidLoss, Layer, LayerList, Linear, PReLU, Sequential, make_layer
-from .norm_layers import BatchNorm1D, BatchNorm2D, LayerNorm
-from .recurrent_layers import GRU, LSTM
+from .weight_layers import GRU, LSTM, BatchNorm1D, BatchNorm2D, Conv1D, Conv2D, LayerNorm
 
 __all__ = [
     "ELU", "GELU", "GRU", "LSTM", "BCELoss", "BCEWithLogitsLoss", "BatchNorm1D", "BatchNorm2D",

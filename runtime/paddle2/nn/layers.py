@@ -86,6 +86,10 @@ class Layer:
 
     state_dict = set_state_dict = set_dict = to = _refuse
 
+    def _make(self, end: str, attr: Attr, shape: Sequence[int | None], **options: Any) -> ParamConfig:
+        """Return a parameter; its name ends in w_0 and so on, of a bias in b_0."""
+        return make_param(attr, f"{self._full_name}.{end}", shape, is_bias=end.startswith("b"), **options)
+
     def _read(self, config: ParamConfig, shape: Sequence[int]) -> Variable:
         """Return a parameter as a value of this shape."""
         name = f"{make_unique_name(self._full_name)}.tmp_0"
@@ -101,10 +105,8 @@ class WeightLayer(Layer):
     def _make_params(
         self, weight: Attr, shape: Sequence[int], bias: Attr, bias_shape: Sequence[int], **usual: Any
     ) -> None:
-        own = self._full_name
-        self.weight, self.bias = make_param(weight, f"{own}.w_0", shape, is_bias=False, **usual), None
-        if bias is not False:
-            self.bias = make_param(bias, f"{own}.b_0", bias_shape, is_bias=True)
+        self.weight = self._make("w_0", weight, shape, **usual)
+        self.bias = None if bias is False else self._make("b_0", bias, bias_shape)
 
     def _add(self, op: str, x: Variable, *more: ParamConfig, **attrs: Any) -> Variable:
         """Add an operation with weight, bias and `more` to the default main program."""
@@ -166,8 +168,7 @@ class Embedding(Layer):
     ) -> None:
         super().__init__(name)
         self._padding, shape = padding_idx, (num_embeddings, embedding_dim)
-        kind: dict[str, Any] = {"is_bias": False, "sparse": sparse, "entry": entry}
-        self.weight = make_param(weight_attr, f"{self._full_name}.w_0", shape, **kind)
+        self.weight = self._make("w_0", weight_attr, shape, sparse=sparse, entry=entry)
 
     def forward(self, x: Variable) -> Variable:
         return look_up(x, self.weight, self._padding, self._full_name)
@@ -214,8 +215,7 @@ class PReLU(Layer):
     ) -> None:
         super().__init__(name or "p_re_lu")
         self._channels_last = data_format.endswith("C")
-        own = f"{self._full_name}.w_0"
-        self.weight = make_param(weight_attr, own, (num_parameters,), is_bias=False, usual=Constant(init))
+        self.weight = self._make("w_0", weight_attr, (num_parameters,), usual=Constant(init))
 
     def forward(self, x: Variable) -> Variable:
         after = 0 if self._channels_last or self.weight.cols == 1 else len(x.shape) - 2

@@ -8,7 +8,7 @@ from typing import Any
 from ...engine.entry import ANY, EntryAttr
 from ...engine.ops import find_params
 from ..nn.layers import Embedding
-from ..nn.norm_layers import BatchNorm1D, LayerNorm
+from ..nn.weight_layers import BatchNorm1D, LayerNorm
 from ..program.param_attr import Attr, make_param
 from ..program.program import Variable, add_value, make_unique_name, parse_dtype
 from ..program.tensor import define
