@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+from ...engine.ops.signature import make_function
 from ...process.settings import set_seed
 from .executor import CPUPlace
 
-
-def enable_static() -> None:
-    """Do nothing: static mode is always on."""
+enable_static = make_function("enable_static", (), {}, lambda: None, "None; static mode is always on")
+in_dynamic_mode = make_function("in_dynamic_mode", (), {}, lambda: False, "False")
+is_compiled_with_cuda = make_function("is_compiled_with_cuda", (), {}, lambda: False, "False")
+get_device = make_function("get_device", (), {}, lambda: "cpu", '"cpu"')
 
 
 def disable_static(place: object = None) -> NoReturn:
@@ -19,26 +21,11 @@ def disable_static(place: object = None) -> NoReturn:
     )
 
 
-def in_dynamic_mode() -> bool:
-    """Return False."""
-    return False
-
-
 def set_device(device: str) -> CPUPlace:
     """Return CPUPlace() for "cpu"; raises ValueError for another device."""
     if device != "cpu":
         raise ValueError(f"set_device: {device!r}, expected 'cpu'; this runtime computes on the CPU")
     return CPUPlace()
-
-
-def get_device() -> str:
-    """Return "cpu"."""
-    return "cpu"
-
-
-def is_compiled_with_cuda() -> bool:
-    """Return False."""
-    return False
 
 
 def seed(seed: int) -> None:
