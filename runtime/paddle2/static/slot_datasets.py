@@ -148,7 +148,7 @@ class InMemoryDataset(QueueDataset):
         super().__init__()
         self._columns: Columns | None = None
         self._order: Ids = np.zeros(0, np.int64)  # places of the samples of a pass in `_columns`
-        self._loading: tuple[Future[Columns], Commands] | None = None
+        self._loading: tuple[list[Future[list[Columns]]], ThreadPoolExecutor, Commands] | None = None
         self._shuffles, self._global_shuffles = itertools.count(), itertools.count()
 
     def update_settings(self, **settings: Any) -> None:
@@ -171,35 +171,28 @@ class InMemoryDataset(QueueDataset):
 
     def load_into_memory(self, is_shuffle: bool = False) -> None:
         """Read all files; raises ValueError naming file and line, or the command that failed."""
-        self._take(self._load(self.get_settings().thread_num, Commands()))
+        self.preload_into_memory()
+        self.wait_preload_done()
         if is_shuffle:
             self.local_shuffle()
 
     def preload_into_memory(self, thread_num: int | None = None) -> None:
         """Begin to read all files; wait_preload_done() waits for them."""
-        pool, commands = ThreadPoolExecutor(1, thread_name_prefix="preload"), Commands()
-        threads = thread_num or self.get_settings().thread_num
-        self._loading = pool.submit(self._load, threads, commands), commands
-        pool.shutdown(wait=False)
+        files, commands = self._get_files(), Commands()
+        pool = ThreadPoolExecutor(thread_num or self.get_settings().thread_num, "preload")
+        self._loading = [pool.submit(self._read_file, file, commands) for file in files], pool, commands
 
     def wait_preload_done(self) -> None:
         """Wait for preload_into_memory(); raises its error."""
         if self._loading is None:
             raise RuntimeError("InMemoryDataset.wait_preload_done: call preload_into_memory() first")
-        (loading, commands), self._loading = self._loading, None
+        (reads, pool, commands), self._loading = self._loading, None
         try:
-            self._take(loading.result())
+            parts = [part for one in reads for part in one.result()]
+            self._take(join_columns(parts, self.get_settings().use_var))
         finally:
-            commands.end()  # after an interrupt they may be running
-
-    def _load(self, threads: int, commands: Commands) -> Columns:
-        slots, files = self.get_settings().use_var, self._get_files()
-        with ThreadPoolExecutor(threads) as pool:
-            try:
-                read = pool.map(self._read_file, files, itertools.repeat(commands))
-                return join_columns([part for parts in read for part in parts], slots)
-            finally:
-                commands.end()  # the pool waits for its threads
+            commands.end()  # the pool waits for its threads
+            pool.shutdown(cancel_futures=True)
 
     def _read_file(self, file: str, commands: Commands) -> list[Columns]:
         slots = self.get_settings().use_var
