@@ -6,9 +6,8 @@ from ..base.life import FLEET
 from ..base.role_maker import PaddleCloudRoleMaker, Role, UserDefinedRoleMaker
 from . import metrics
 from .data_generator import MultiSlotDataGenerator, MultiSlotStringDataGenerator
-from .distributed_strategy import DistributedStrategy, StrategyFactory
+from .distributed_strategy import DistributedStrategy, StrategyFactory, distributed_optimizer
 from .persistables import load_persistables, save_inference_model, save_persistables
-from .server_optimizer import distributed_optimizer
 from .util_base import UtilBase
 
 set_part({})  # from now on this is a Fleet program

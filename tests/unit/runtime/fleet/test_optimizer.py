@@ -15,7 +15,7 @@ def fleet(monkeypatch: pytest.MonkeyPatch) -> Fleet:
     """Worker 0 of 2 in a job with a server."""
     own = Fleet()
     own.init(UserDefinedRoleMaker(worker_num=2, server_endpoints=["127.0.0.1:6170"]))
-    monkeypatch.setattr("pslaunch.runtime.paddle2.fleet.server_optimizer.FLEET", own)
+    monkeypatch.setattr("pslaunch.runtime.paddle2.fleet.distributed_strategy.FLEET", own)
     return own
 
 
