@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import signal
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
@@ -121,6 +122,9 @@ class Way(ABC):
     def __init__(self, backend: Backend, plan: Plan) -> None:
         self.backend, self.plan = backend, plan
         self.nodes: Sequence[Node] = plan.nodes
+        self.head: RemoteHead | None = None  # that was followed
+        self._news: deque[News] = deque()
+        backend.tell = self._news.append
 
     @abstractmethod
     def start(self) -> Started:
@@ -139,16 +143,21 @@ class Way(ABC):
             scene.watch.say(f"ending: {why}; no longer waiting for {shown}")
 
         def show() -> None:
-            while news:
-                one = news.popleft()
-                scene.watch.say(one.text, one.level)
+            """Show news, also of a job that runs, which a failure ends."""
+            while self._news:
+                news = self._news.popleft()
+                if news.code and self.head:
+                    self.head.stop(signal.SIGTERM, news.text, news.code)
+                else:
+                    scene.watch.say(news.text, news.level)
             for who, text in backend.read_output():
                 scene.watch.say(text, who=who)
 
-        news, backend = deque[News](), self.backend
-        backend.tell = news.append
+        backend = self.backend
         scene.loop.call_every(TICK_S, show)
-        return starting.finish(backend, backend.cancel, tell)
+        started = starting.finish(backend, backend.cancel, tell)
+        show()
+        return started
 
     def follow(
         self, scene: Scene, line: Line, supply: Supply | None, reopen: Reopen | None = None
@@ -156,7 +165,7 @@ class Way(ABC):
         """Return the head at the other end of a line to node 0."""
         from .remote_head import RemoteHead
 
-        head = RemoteHead(
+        head = self.head = RemoteHead(
             scene.loop,
             line,
             name=f"node 0 ({self.nodes[0].name})",

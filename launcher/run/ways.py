@@ -150,7 +150,6 @@ class _OnNode(Way):
             kinds = {codes.PREFLIGHT: PreflightError, codes.IO: FileError}
             text = f"node 0 ({self.nodes[0].name}) does not lead the job: {refused['text'] or 'no answer'}"
             raise kinds.get(refused["code"], NodeLostError)(text)
-        self._head = head
         return head
 
     def _bring(self, scene: Scene, dial: Dial, lost: Sequence[Node]) -> None:
@@ -168,7 +167,8 @@ class _OnNode(Way):
             _keep_trying(scene, backend, limits, functools.partial(start, node), ignore, give_up)
 
     def free(self, loop: Loop) -> bool:
-        head = self._head
+        head = self.head
+        assert head is not None
         why = SlowWork(loop, self.backend.prepare_release).wait(lambda: head.done, self.backend.cancel)
         if why:
             head.stop(signal.SIGTERM, why, codes.PREFLIGHT)
