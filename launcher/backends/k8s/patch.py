@@ -163,44 +163,31 @@ def _merge_list(base: Any, patch: list[Any], path: str) -> list[Any]:
 
 def _check(thing: Object, patched: Object) -> None:
     """Raise SpecError with the first field that a patch broke."""
-    kind = thing["kind"]
-    for path in _list_broken(thing, patched, ""):
-        raise SpecError(f"--patch: {kind} {path} must stay as it is: the job needs it")
-    for path, why in ABSENT.items():
-        if _look_up(patched, path) is not None and _look_up(thing, path) is None:
-            raise SpecError(f"--patch: {kind} {path} can't be set: {why}")
-    containers = patched["spec"]["template"]["spec"]["containers"] if kind == "Job" else ()
-    for other in (c["name"] for c in containers if c["name"] != CONTAINER):
-        raise SpecError(
-            f"--patch: Job spec.template.spec.containers.{other}: a pod ends with the container "
-            f"{CONTAINER}; add others as initContainers with restartPolicy: Always"
-        )
+    kind, containers = thing["kind"], f"{_POD}.containers"
+    for path, was_there in _list_changes(thing, patched, ""):
+        if was_there:
+            raise SpecError(f"--patch: {kind} {path} must stay as it is: the job needs it")
+        if path in ABSENT:
+            raise SpecError(f"--patch: {kind} {path} can't be set: {ABSENT[path]}")
+        if path.rpartition(".")[0] == containers:
+            raise SpecError(
+                f"--patch: {kind} {path}: a pod ends with the container {CONTAINER}; "
+                "add others as initContainers with restartPolicy: Always"
+            )
 
 
-def _list_broken(needed: Any, found: Any, path: str) -> Iterator[str]:
-    """Yield the paths at which something needed is missing or changed; more may be there."""
-    if path in FREE:
+def _list_changes(before: Any, after: Any, path: str) -> Iterator[tuple[str, bool]]:
+    """Yield the paths of fields that were changed or taken away, with True, or added, with False."""
+    key, both = _find_merge_key(path), (before, after)
+    are_lists = all(isinstance(one, list) for one in both)
+    if path in FREE or before == after:
         return
-    if isinstance(needed, dict) and isinstance(found, dict):
-        for key, value in needed.items():
-            yield from _list_broken(value, found.get(key), f"{path}.{key}".lstrip("."))
-    elif isinstance(needed, list) and isinstance(found, list):
-        if (key := _find_merge_key(path)) is None:
-            if any(item not in found for item in needed) if path == TOLERATIONS else needed != found:
-                yield path
-            return
-        there = {one.get(key): one for one in reversed(found)}
-        for item in needed:
-            yield from _list_broken(item, there.get(item[key]), f"{path}.{item[key]}")
-    elif needed != found:
-        yield path
-
-
-def _look_up(thing: Any, path: str) -> Any:
-    """Return the value of a field, or None; items of lists go by their merge key."""
-    for name in path.split("."):
-        if isinstance(thing, list):
-            thing = next((item for item in thing if item.get("name") == name), None)
-        elif isinstance(thing, dict):
-            thing = thing.get(name)
-    return thing
+    if path == TOLERATIONS and are_lists and all(item in after for item in before):
+        return  # the patch's were added
+    if key and are_lists:
+        both = tuple({item[key]: item for item in reversed(one)} for one in both)
+    elif not all(isinstance(one, dict) for one in both):
+        yield path, before is not None
+        return
+    for name in {**both[0], **both[1]}:
+        yield from _list_changes(*(one.get(name) for one in both), f"{path}.{name}".lstrip("."))
