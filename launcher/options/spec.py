@@ -162,7 +162,7 @@ def read_draft(backend: str, given: Given, environ: Mapping[str, str]) -> Plan:
     """Return the user's part of the plan, without the job's name."""
     # Not `nodes`: the option is their number.
     parts = {*Plan._fields, *Limits._fields, *Wants._fields}
-    found = _read_fields(given, parts - {*JobSpec._fields, "nodes"})
+    found = read_fields(given, parts - {*JobSpec._fields, "nodes"})
     return Plan(
         backend=backend,
         added_env=_read_env(given.get_all("env"), environ) | _read_variables(given),
@@ -176,7 +176,7 @@ def read_draft(backend: str, given: Given, environ: Mapping[str, str]) -> Plan:
 
 def read_common_options(given: Given, split: Split, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the other fields of JobSpec with equal meaning on every backend."""
-    values = _read_fields(given, JobSpec._fields)
+    values = read_fields(given, JobSpec._fields)
     values["module"] = split.chosen_program if split.is_module else ""
     values["program_args"] = (*split.forwarded, *split.program_args)
     values["head"] = _choose_head(given)
@@ -186,7 +186,7 @@ def read_common_options(given: Given, split: Split, environ: Mapping[str, str]) 
     return values
 
 
-def _read_fields(given: Given, fields: Container[str]) -> dict[str, Any]:
+def read_fields(given: Given, fields: Container[str]) -> dict[str, Any]:
     """Return the values of the options that have such a field, but for texts, which need more to be read."""
     named = {name: option for name, option in given.options.items() if not isinstance(option.kind, Text)}
     return {option.field: given.read(name) for name, option in named.items() if option.field in fields}

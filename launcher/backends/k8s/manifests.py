@@ -206,7 +206,7 @@ def _make_groups(plan: Plan, reach: K8sReach) -> list[dict[str, Any]]:
     """Return the Jobs: of all nodes, or of pservers and of trainers, whose nodes are the first."""
     servers, trainers = reach.server_pods, len(plan.nodes) - reach.server_pods
     times = (f"{plan.limits.lost_after_s:g}", f"{plan.limits.grace_s:g}")
-    of_servers = _make_limits(reach.server_cpu, reach.server_memory, 0)
+    of_servers = _make_limits(reach.server_cpu or reach.cpu, reach.server_memory or reach.memory, 0)
     limits, component = _make_limits(reach.cpu, reach.memory, reach.gpus), "trainers" if servers else "nodes"
     rows = [(reach.name, component, trainers, 0, limits)]
     if servers:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +27,7 @@ from ...options.spec import (
     count_gpus,
     read_common_options,
     read_draft,
+    read_fields,
     refuse_without_effect,
 )
 from ..face import CommandLine
@@ -43,30 +44,15 @@ NUMBER: Final = r"(?=.*[1-9])[0-9]{1,15}(\.[0-9]{1,3})?"
 _DOMAIN: Final = rf"(?=.{{1,253}}(?:[/=:]|$)){LABEL}(\.{LABEL})*"
 _WORD: Final = r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 _NAME: Final = rf"({_DOMAIN}/)?{_WORD}"  # of a label
-_SELECTOR: Final = rf"{_NAME}=({_WORD})?"
-# Forms of texts, and their words in messages.
-QUANTITIES: Final = {
-    "cpu": (rf"{NUMBER}|(?=.*[1-9])[0-9]{{1,15}}m", "a number above 0, such as 2, 0.5 or 500m"),
-    "memory": (
-        rf"{NUMBER}(k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)|0*[1-9][0-9]{{6,14}}",
-        "a number above 0 with its unit, such as 4Gi or 500M",
-    ),
-}
-# Near misses, by kind: what is written, and what is meant.
+# Near misses: what is written, and what is meant.
 _COMMAS: Final = (",(?=[0-9]{3}(?![0-9]))", ""), (",", ".")
-_NEARLY: Final[Mapping[str, tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]]] = {
-    "cpu": ((r"(?i)\s|cores?$|cpus?$", ""), *_COMMAS),
-    "memory": (
-        (r"(?i)\s|b$|bytes$", ""),
-        *_COMMAS,
-        (r"(?<=[0-9])(?:[mgtpeK]|[A-Za-z][iI])$", lambda unit: f"{unit[0][0].upper()}i"),
-        (r"^[0-9]{1,2}$", r"\g<0>Gi"),
-        (r"^[0-9]{3,6}$", r"\g<0>Mi"),
-    ),
-}
-OBJECT: Final = _DOMAIN, "the name of an object: small letters, digits, dashes, dots"
-NAMESPACE: Final = LABEL, "at most 63 small letters, digits and dashes"
-IMAGE: Final = "[!-~]{1,500}", "the name of an image, such as registry.example/team/image:1"
+_NEARLY_MEMORY: Final = (
+    (r"(?i)\s|b$|bytes$", ""),
+    *_COMMAS,
+    (r"(?<=[0-9])(?:[mgtpeK]|[A-Za-z][iI])$", lambda unit: f"{unit[0][0].upper()}i"),
+    (r"^[0-9]{1,2}$", r"\g<0>Gi"),
+    (r"^[0-9]{3,6}$", r"\g<0>Mi"),
+)
 MAX_NAME: Final = 63  # of a label, a host name or a service
 RUN_DIGITS: Final = 6  # that make a name unique
 # Without effect where no launcher follows the job.
@@ -76,6 +62,46 @@ OF_LAUNCHER: Final = (
 ATTACHED_LINGER_S: Final = 120.0
 DETACHED_LINGER_S: Final = 600.0
 POD_SUFFIX: Final = "-12345"  # as the cluster gives one to each pod
+
+
+class Form(NamedTuple):
+    """Form of a text, its words in messages, and near misses."""
+
+    pattern: str
+    words: str
+    nearly: Sequence[tuple[str, str | Callable[[re.Match[str]], str]]] = ()
+
+    def read(self, value: Value | None) -> str:
+        """Return a text of this form; "" if it is not given. Raises SpecError."""
+        if value is None or re.fullmatch(self.pattern, value.text):
+            return value.text if value else ""
+        near = value.text
+        for written, meant in self.nearly:
+            near = re.sub(written, meant, near)
+        hint = f"; did you mean {near}?" if re.fullmatch(self.pattern, near) else ""
+        raise SpecError(f"{value.shown}: expected {self.words}{hint}")
+
+
+_CPU: Final = Form(
+    rf"{NUMBER}|(?=.*[1-9])[0-9]{{1,15}}m",
+    "a number above 0, such as 2, 0.5 or 500m",
+    ((r"(?i)\s|cores?$|cpus?$", ""), *_COMMAS),
+)
+_MEMORY: Final = Form(
+    rf"{NUMBER}(k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)|0*[1-9][0-9]{{6,14}}",
+    "a number above 0 with its unit, such as 4Gi or 500M",
+    _NEARLY_MEMORY,
+)
+_OBJECT: Final = Form(_DOMAIN, "the name of an object: small letters, digits, dashes, dots")
+_NAMESPACE: Final = Form(LABEL, "at most 63 small letters, digits and dashes")
+_IMAGE: Final = Form("[!-~]{1,500}", "the name of an image, such as registry.example/team/image:1")
+_LABEL_OF_NODES: Final = Form(rf"{_NAME}=({_WORD})?", "a label of nodes: NAME=VALUE")
+FORMS: Final = {
+    **dict.fromkeys(("cpu", "server_cpu"), _CPU),
+    **dict.fromkeys(("memory", "server_memory"), _MEMORY),
+    **dict.fromkeys(("image_pull_secret", "service_account"), _OBJECT),
+    "queue": _NAMESPACE,
+}
 
 
 class Access(NamedTuple):
@@ -93,7 +119,7 @@ class K8sReach(NamedTuple):
     memory: str = ""
     gpus: int = 0
     server_pods: int = 0  # of pservers, in a Job of their own (--separate)
-    server_cpu: str = ""
+    server_cpu: str = ""  # "": as the others
     server_memory: str = ""
     node_selector: Mapping[str, str] = {}
     claims: tuple[tuple[str, str], ...] = ()  # names of volume claims, and their paths in the pods
@@ -184,7 +210,6 @@ def _read_places(given: Given, here: Path, cwd: Path) -> dict[str, Any]:
 
 
 def _read_reach(given: Given, name: str, servers: int, cwd: Path, environ: Mapping[str, str]) -> K8sReach:
-    cpu, memory = read_quantity(given, "cpu", "cpu"), read_quantity(given, "memory", "memory")
     patch = given.get("patch")
     pods, _ = _count_pods(given, served=True)  # the cluster chooses the GPUs of each
     gpus = count_gpus(given, -(-(given.read("worker_num") or pods) // pods))
@@ -193,26 +218,17 @@ def _read_reach(given: Given, name: str, servers: int, cwd: Path, environ: Mappi
     return K8sReach(
         name=name,
         image=_read_image(given, environ),
-        cpu=cpu,
-        memory=memory,
         gpus=gpus,
         server_pods=servers,
-        server_cpu=read_quantity(given, "server_cpu", "cpu") or cpu,
-        server_memory=read_quantity(given, "server_memory", "memory") or memory,
         node_selector=read_selector(given),
         claims=read_claims(given),
-        image_pull_secret=read_form(given.get("image_pull_secret"), OBJECT),
-        service_account=read_form(given.get("service_account"), OBJECT),
-        queue=read_form(given.get("queue"), NAMESPACE),
-        network_policy=given.is_set("network_policy"),
         patch=str(cwd / patch.text) if patch else "",
-        ttl_s=given.read("ttl"),
-        deadline_s=given.read("deadline"),
-        wait_timeout_s=given.read("wait_timeout"),
         agent_python=given.read("agent_python"),
         access=_read_access(given),
         has_pslaunch=given.is_set("image_has_pslaunch"),
         wheels=tuple(str(find_wheel(value, cwd)) for value in given.get_all("wheel")),
+        **{option: form.read(given.get(option)) for option, form in FORMS.items()},
+        **read_fields(given, K8sReach._fields),
     )
 
 
@@ -247,7 +263,7 @@ def _read_access(given: Given) -> Access:
     return Access(
         str(Path(kubeconfig.text).expanduser()) if kubeconfig else "",
         context.text if context else "",
-        read_form(given.get("namespace"), NAMESPACE),
+        _NAMESPACE.read(given.get("namespace")),
     )
 
 
@@ -313,26 +329,7 @@ def _read_image(given: Given, environ: Mapping[str, str]) -> str:
             f"no image: give --image=NAME, [k8s].image in pslaunch.toml, or PSLAUNCH_IMAGE. "
             f"Any with Python 3.9 or later will do; {folder}/Dockerfile makes one for the bundled runtime"
         )
-    return read_form(value, IMAGE)
-
-
-def read_quantity(given: Given, name: str, kind: str) -> str:
-    """Return an amount of `cpu` or `memory`; "" if it is not given."""
-    value, (pattern, words) = given.get(name), QUANTITIES[kind]
-    if value and not re.fullmatch(pattern, value.text):
-        near = value.text
-        for written, meant in _NEARLY[kind]:
-            near = re.sub(written, meant, near)
-        words += f"; did you mean {near}?" if re.fullmatch(pattern, near) else ""
-    return read_form(value, (pattern, words))
-
-
-def read_form(value: Value | None, form: tuple[str, str]) -> str:
-    """Return a text of a form; "" if it is not given."""
-    pattern, words = form
-    if value is not None and not re.fullmatch(pattern, value.text):
-        raise SpecError(f"{value.shown}: expected {words}")
-    return value.text if value else ""
+    return _IMAGE.read(value)
 
 
 def read_claims(given: Given) -> tuple[tuple[str, str], ...]:
@@ -355,7 +352,7 @@ def read_selector(given: Given) -> dict[str, str]:
     found: dict[str, str] = {}
     for value in given.get_all("node_selector"):
         name, _, text = value.text.partition("=")
-        read_form(value, (_SELECTOR, "a label of nodes: NAME=VALUE"))
+        _LABEL_OF_NODES.read(value)
         if name in found:
             raise SpecError(f"{value.shown}: {name} is given twice")
         found[name] = text

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.backends.k8s.spec import QUANTITIES, Access, K8sReach, make_k8s_spec
+from pslaunch.backends.k8s.spec import FORMS, Access, K8sReach, make_k8s_spec
 from pslaunch.errors import SpecError
 from pslaunch.node.job import place
 from pslaunch.options.spec import JobSpec
@@ -188,7 +188,7 @@ def test_separate_gives_each_process_a_pod_and_trainers_the_first_ones(folder: P
         ("pserver/0", 3), ("pserver/1", 4), ("trainer/0", 0), ("trainer/1", 1), ("trainer/2", 2),
     ]  # fmt: skip
     reach = spec.site.reach
-    assert (reach.server_pods, reach.server_cpu, reach.server_memory, reach.memory) == (2, "2", "8Gi", "")
+    assert (reach.server_pods, reach.server_cpu, reach.server_memory, reach.memory) == (2, "", "8Gi", "")
 
 
 @pytest.mark.parametrize("word", ["--nodes=2", "--server_num=0"])
@@ -257,6 +257,6 @@ def test_run_has_names_of_its_own_and_results_in_the_workspace_or_the_current_fo
 
 @given(st.sampled_from(["cpu", "memory"]), st.text(alphabet="0123456789.mkMGTPEi-e ", max_size=8))
 def test_accepted_quantity_is_a_number_and_a_unit(kind: str, text: str) -> None:
-    if re.fullmatch(QUANTITIES[kind][0], text):
+    if re.fullmatch(FORMS[kind].pattern, text):
         number = re.fullmatch(r"([0-9.]+)[A-Za-z]*", text)
         assert number is not None and float(number[1]) > 0
