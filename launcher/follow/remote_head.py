@@ -64,9 +64,7 @@ class RemoteHead:
         self._begun: tuple[int, float | None] = 0, None  # number here, and time, of the head's first event
         self._code: int | None = None
         self._end_code: int | None = None  # as in its `end` event
-        self._stopped: tuple[int, str] | None = None  # code and reason of our request to end
-        self._stops: list[messages.StopMsg] = []
-        self.hurried = False  # the end was requested twice
+        self._stops: list[messages.StopMsg] = []  # our requests to end
         self._closed = False
         self.lost = ""  # why the line was lost before the job ended
         self.told = False  # any message has arrived
@@ -106,17 +104,20 @@ class RemoteHead:
 
     @property
     def is_stopped(self) -> bool:
-        return self._stopped is not None
+        return bool(self._stops)
+
+    @property
+    def hurried(self) -> bool:
+        """True once the end was requested twice."""
+        return len(self._stops) > 1
 
     def stop(self, number: int, reason: str, code: int = 0) -> None:
-        if not self._stopped:
-            self._loop.call_after(SLOW_S, self._report_slow)
-        elif not self.hurried:
-            self.hurried = True
-            self._loop.call_after(GIVE_UP_S, self._give_up)
-        self._stopped = self._stopped or (code or codes.SIGNAL_BASE + number, reason)
         self._stops.append({"type": "stop", "number": number, "reason": reason, "code": code})
         self._line.send(self._stops[-1])
+        if len(self._stops) == 1:
+            self._loop.call_after(SLOW_S, self._report_slow)
+        elif len(self._stops) == 2:
+            self._loop.call_after(GIVE_UP_S, self._give_up)
 
     def _report_slow(self) -> None:
         if not self.done and "stopping" not in self.answers:
@@ -136,9 +137,10 @@ class RemoteHead:
         """
         self.placed = placed
         told = None if self._line.is_sealed else secret
-        self._line.send({"type": "lead", "placed": to_data(placed), "secret": told, "detach": detach,
-                         "supplies": True})  # fmt: skip
-        answer: messages.LeadingMsg | None = self.ask("leading")
+        lead: messages.LeadMsg = {
+            "type": "lead", "placed": to_data(placed), "secret": told, "detach": detach, "supplies": True,
+        }  # fmt: skip
+        answer: messages.LeadingMsg | None = self._ask(lead, "leading")
         return (int(answer["port"]), tuple(answer["addrs"])) if answer else (0, ())
 
     def expect(self, bring: Callable[[Sequence[Node]], object] | None) -> None:
@@ -166,19 +168,18 @@ class RemoteHead:
 
     def free(self) -> bool:
         """Let the job run on without this launcher; returns False if the head refuses."""
-        self._line.send({"type": "free"})
-        return bool(self.ask("freed"))
+        return bool(self._ask({"type": "free"}, "freed"))
 
     def get_status(self) -> messages.StatusMsg | None:
         """Return the job's status; None if the head does not answer."""
-        self._line.send({"type": "status"})
-        status: messages.StatusMsg | None = self.ask("status")
+        status: messages.StatusMsg | None = self._ask({"type": "status"}, "status")
         return status
 
-    def ask(self, kind: str) -> Any:
+    def _ask(self, request: messages.OfObserver, kind: str) -> Any:
         """Wait for the answer of this kind; None if the line is lost, or the head refuses."""
         for old in (kind, "refused"):
             self.answers.pop(old, None)
+        self._line.send(request)
         self._loop.run(lambda: kind in self.answers or "refused" in self.answers or self.done)
         return self.answers.pop(kind, None)
 
@@ -266,10 +267,11 @@ class RemoteHead:
         failure = make_loss(self.placed.plan, self._name, 0, why, "the launcher", pause)
         end: Event = {"code": codes.NODE_LOST, "reason": failure.why}
         self.lost = end["reason"]
-        if self._stopped:  # later failures are not the reason of the end
-            end = {"code": self._stopped[0], "reason": f"{self._stopped[1]}; then {self.lost}"}
+        for stop in self._stops[:1]:  # later failures are not the reason of the end
+            code = stop["code"] or codes.SIGNAL_BASE + stop["number"]
+            end = {"code": code, "reason": f"{stop['reason']}; then {self.lost}"}
         now = time.time()
         elapsed_s = max(0.0, round(now - (self._first_time or now), 3))  # the head's clock may be ahead
         self._keep({"n": self._next, "time": round(now, 3), "event": "end", **end, "elapsed_s": elapsed_s,
-                    "failure": None if self._stopped else failure._asdict()})  # fmt: skip
+                    "failure": None if self._stops else failure._asdict()})  # fmt: skip
         self._code = end["code"]
