@@ -285,39 +285,32 @@ class K8sBackend(Backend):
                 wait.wait_for(lift, over)
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
+        """Return the answer of a program; where it is cut, the same program's answer from there on."""
         if node.name in self.silent:
             raise FileError(f"{node.name}: its machine does not answer")
-        pod = self._pods.seen.get(node.name)
-        for _ in try_again(TOLD_S, self._cancelled):
-            if pod and get_state(pod, "running"):
-                return self._answer_whole(node.name, pod, words)
-            pod = self._look_up(node.name)
-            if not pod or get_state(pod, "terminated"):
-                break
-        raise FileError(f"{node.name}: {POD_GONE}")
-
-    def _look_up(self, node: str) -> Object | None:
-        return list_pods(self._cluster, f"{OF_JOB}={node.rpartition('-')[0]}").get(node)
-
-    def _answer_whole(self, node: str, pod: Object, words: Sequence[str]) -> Iterator[bytes]:
-        """Return the answer of a program; where it is cut, the same program's answer from there on."""
+        seen = self._pods.seen.get(node.name)
+        pod = seen if seen and get_state(seen, "running") else None
         answered, came_s = Answered(), time.monotonic()
         for _ in try_again(math.inf):
             try:
-                for piece in answered.skip(self._answer(pod, words)):
-                    yield piece
-                    came_s = time.monotonic()
-                return
-            except (HostError, AbsentError, *AWAY) as e:
+                pod = pod or self._look_up(node.name)  # another one, after a restart
+                if pod and get_state(pod, "running"):
+                    for piece in answered.skip(self._answer(pod, words)):
+                        yield piece
+                        came_s = time.monotonic()
+                    return
+                is_late = time.monotonic() > came_s + TOLD_S or self._cancelled.is_set()
+                if is_late or not pod or get_state(pod, "terminated"):
+                    raise FileError(f"{node.name}: {POD_GONE}")
+            except (HostError, AbsentError, *AWAY) as e:  # its machine or the API may only be away
                 is_late = time.monotonic() > came_s + SILENT_S
                 is_refused = isinstance(e, RightsError) and not self._reach.lease_s  # which holds no job
                 if is_late or is_refused or self._cancelled.is_set():
                     raise
-                with contextlib.suppress(*AWAY):  # its machine or the API may only be away
-                    now = self._look_up(node)
-                    if not now or not get_state(now, "running"):
-                        raise FileError(f"{node}: {POD_GONE}") from None
-                    pod = now  # another one, after a restart
+            pod = None
+
+    def _look_up(self, node: str) -> Object | None:
+        return list_pods(self._cluster, f"{OF_JOB}={node.rpartition('-')[0]}").get(node)
 
     def _answer(self, pod: Object, words: Sequence[str]) -> Iterator[bytes]:
         name, opened = pod["metadata"]["name"], self._start(pod, words)
