@@ -48,8 +48,7 @@ PACKAGES: Final = (OWN_PACKAGE, "numpy")  # whose versions matter
 def check_hosts(spec: JobSpec, backend: Backend, out: TextIO, trace: Trace | None, *, as_json: bool) -> int:
     """Inspect all hosts of the job, report the findings, and return the exit code."""
     _, seen, findings = examine_hosts(spec, backend, {}, trace)
-    tell(seen, findings, out, as_json=as_json)
-    return choose_check_code(findings)
+    return tell(seen, findings, out, as_json=as_json)
 
 
 def begin_trace(path: Path, side: str) -> Trace:
@@ -67,8 +66,7 @@ def check_after_failed_start(spec: JobSpec, backend: Backend, failed: Mapping[in
     """Show the check of all hosts on stderr after some could not be reached; return False if not possible."""
     try:
         _, seen, findings = examine_hosts(spec, backend, failed)
-        tell(seen, findings, sys.stderr, as_json=False)
-        if choose_check_code(findings) == codes.OK:
+        if tell(seen, findings, sys.stderr, as_json=False) == codes.OK:
             print("the checks find nothing else wrong with the hosts; see the failure above", file=sys.stderr)
     except (PslaunchError, OSError):
         return False

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TextIO
 
 from ..node.listing import show_few
 from ..options.hosts import parse_hosts
 from ..views.table import LEVEL_WORDS, Cell, Level, Table, show
 from ..views.view import show_bytes
-from .findings import Finding, Seen
+from .findings import Finding, Seen, choose_check_code
 
 HOST_COLUMNS: Final = (
     *("host", "reached", "key", "python", "system", "disk", "address"),
@@ -26,11 +26,29 @@ NAMES_IN_CELL: Final = 3  # in a cell
 UNKNOWN_CELL: Final = "?"
 
 
-def tell(seen: Sequence[Seen], findings: Sequence[Finding], out: TextIO, *, as_json: bool) -> None:
-    """Write the report: JSON if requested, a coloured table on a terminal, else plain lines."""
-    table = make_hosts_table(seen, findings)
-    lines = make_finding_lines(findings, [one.host for one in seen], "the host")
-    show(table, lines, make_hosts_data(seen, findings), out, as_json=as_json)
+def tell(seen: Sequence[Seen], findings: Sequence[Finding], out: TextIO, *, as_json: bool) -> int:
+    """Write the report about hosts, as `report` does; return the exit code."""
+    table, names = make_hosts_table(seen, findings), [one.host for one in seen]
+    data = make_hosts_data(seen, findings)
+    return report(table, findings, data, out, names, "the host", as_json=as_json)
+
+
+def report(
+    table: Table,
+    findings: Sequence[Finding],
+    data: Iterable[Mapping[str, Any]],
+    out: TextIO,
+    names: Sequence[str] = ("",),
+    what: str = "the cluster",
+    *,
+    as_json: bool,
+) -> int:
+    """Write a report as `show` does; return the exit code.
+
+    names: of the hosts; what: the only one.
+    """
+    show(table, make_finding_lines(findings, names, what), data, out, as_json=as_json)
+    return choose_check_code(findings)
 
 
 def make_hosts_data(seen: Sequence[Seen], findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
@@ -61,10 +79,7 @@ def make_advice(finding: Finding, host: str) -> str:
 def make_finding_lines(
     findings: Sequence[Finding], names: Sequence[str] = ("",), what: str = "the cluster"
 ) -> list[str]:
-    """Return a line for each finding with its hosts and advice, problems first; then a count.
-
-    names: of the hosts; what: the only one.
-    """
+    """Return a line for each finding with its hosts and advice, problems first; then a count."""
     lines = []
     for level in ("problem", "warning"):
         same: dict[Finding, list[str]] = {}

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from ...check.findings import Finding, choose_check_code
-from ...check.report import make_finding_data, make_finding_lines, make_row
+from ...check.report import make_finding_data, make_row, report
 from ...node import codes
-from ...views.table import Table, show
+from ...views.table import Table
 from ..face import CommandLine
 from .backend import SILENCE_REMEDY, ask_slurm, find_silence
 from .spec import SlurmReach
@@ -42,9 +42,8 @@ def check_partition(line: CommandLine, reach: SlurmReach) -> int:
     shown = partition._asdict() if partition else {"job": reach.job} if reach.job else {}
     cells = {"cluster": "no" if code else "up", **{name: str(value) for name, value in shown.items()}}
     table = Table([*cells], (), [make_row([*cells], cells, found)])
-    data, lines = {**shown, "findings": make_finding_data(found)}, make_finding_lines(found)
-    show(table, lines, [data], line.out, as_json=line.as_json)
-    return code
+    data = {**shown, "findings": make_finding_data(found)}
+    return report(table, found, [data], line.out, as_json=line.as_json)
 
 
 def _make_finding(kind: str, text: str, advice: str, code: int) -> Finding:

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from pslaunch.backends.k8s.cluster_findings import CLUSTER_FINDING_KINDS
+from pslaunch.backends.k8s.cluster_check import CLUSTER_FINDING_KINDS
 from pslaunch.check.findings import FINDING_KINDS
 from support.pages import DOCS, rows, words
 

@@ -13,21 +13,24 @@ import yaml
 
 from pslaunch.backends.k8s.api import EXEC, JOB, LOOK, POLICY
 from pslaunch.backends.k8s.api_errors import Place, Right, explain_answer
-from pslaunch.backends.k8s.cluster_findings import (
+from pslaunch.backends.k8s.cluster_check import (
     CLUSTER_FINDING_KINDS,
     COLUMNS,
     ClusterSeen,
     Needs,
     ObjectVerdict,
+    check_cluster,
     judge_cluster,
     judge_wheels,
     make_data,
     make_table,
 )
+from pslaunch.backends.k8s.spec import make_k8s_spec
 from pslaunch.check.findings import choose_check_code
 from pslaunch.check.report import make_finding_lines
 from pslaunch.node import codes
 from pslaunch.views.table import show
+from support.command_line import make_line
 from support.pages import rows
 
 ROLE = Path(__file__).parents[4] / "templates/k8s/role.yaml"
@@ -60,7 +63,6 @@ def make_policy(selector: Mapping[str, Any] | None = None, **spec: Any) -> dict[
     ("change", "kinds", "code"),
     [
         ({}, [], codes.OK),
-        ({"failed": "it is not reached: Connection refused"}, ["not reached"], codes.HOST),
         ({"version": "v1.27.3"}, ["old server"], codes.OK),
         ({"version": "v1.28.0-eks-1"}, [], codes.OK),
         ({"there": False}, ["no namespace"], codes.USAGE),
@@ -215,13 +217,14 @@ def test_report_has_a_row_and_a_line_for_each_finding() -> None:
     assert json.loads(json.dumps(data))["findings"][1]["what"] == "no right"
 
 
-def test_unreached_cluster_is_one_problem() -> None:
-    seen = ClusterSeen("", "?", failed="no kubeconfig: /k does not exist")
-    findings = judge_cluster(seen, make_needs())
-    (row,) = make_table(seen, findings, 33).rows
-    assert row[1] == ("no", "problem") and {text for text, _ in row[2:]} == {"?"}
-    (problem, _last) = make_finding_lines(findings)
-    assert problem.startswith("PROBLEM not reached: no kubeconfig: /k does not exist; what to do")
+def test_unreached_cluster_is_one_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.py").touch()
+    line = make_line("k8s", ["--image=i", "train.py"], tmp_path, {"KUBECONFIG": "/none"})
+    assert check_cluster(line, make_k8s_spec(line)) == codes.HOST
+    _, row, problem, last = capsys.readouterr().out.splitlines()
+    assert row.split() == ["!no", *["?"] * 9]
+    assert problem.startswith("PROBLEM not reached: no kubeconfig: /none does not exist; what to do: get a")
+    assert last == "the cluster can't be used"
 
 
 # For the steps of docs/kubernetes.md: kubectl's `apply`, `get`, `logs`, `describe`.
