@@ -79,8 +79,11 @@ class Cluster:
 
         access: with the names of context and namespace. logged: errors that the library has only logged.
         """
+        from kubernetes.dynamic import DynamicClient  # those of known kinds import for half a second
+
         self.api, self.place, self.access, self.namespace = api, place, access, place.namespace
-        self._client, self._logged = make_client(api), logged
+        self._client = DynamicClient(api, discoverer=lambda _client, _cache: None)  # paths are known
+        self._logged = logged
         self._versions: dict[str, str] = {}  # of the latest lists, by kind
         pool = api.rest_client.pool_manager
         pool.request = functools.partial(_read_bounded, pool.request)  # for answers that are errors, too
@@ -240,13 +243,6 @@ def _read_bounded(request: Callable[..., Any], *args: Any, **params: Any) -> Any
         answer.close()
         raise HTTPError(f"its answer is over {MAX_ANSWER_BYTES >> 20} MiB")
     return answer
-
-
-def make_client(api: Any) -> Any:
-    """Return the library's client of any kind of object; those of known kinds import for half a second."""
-    from kubernetes.dynamic import DynamicClient
-
-    return DynamicClient(api, discoverer=lambda _client, _cache: None)  # paths are known
 
 
 def make_plural(kind: str) -> str:

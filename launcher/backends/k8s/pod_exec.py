@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from select import POLLIN, POLLOUT, poll
 from typing import Any, Final
 
-from ...errors import PslaunchError
+from ...node.line.wire import NONSENSE
 from ...node.shapes import check_shape, is_code
-from .api import ANSWER_S, CONNECT_S, Cluster, begin_apart, make_client
-from .api_errors import explain_answer, explain_connection
+from .api import ANSWER_S, CONNECT_S, Cluster, begin_apart
+from .api_errors import explain_connection
 from .patch import CONTAINER
 
 IN, OUT, SAID, STATUS = range(4)  # channels: the first byte of each message
@@ -169,21 +169,23 @@ def _make_frame(data: bytes, kind: int | None = None) -> bytes:
 
 def _connect(cluster: Cluster, pod: str, argv: Sequence[str]) -> Any:
     """Return the websocket of an exec."""
-    from kubernetes import client
-    from kubernetes.stream import stream
+    from kubernetes.client import ApiException
+    from kubernetes.stream.ws_client import create_websocket, get_websocket_url
+    from websocket import WebSocketBadStatusException, WebSocketException
 
-    # `stream` changes the client `api_client` while it connects.
-    api = make_client(client.ApiClient(cluster.api.configuration))
-    api.api_client = api.client
-    path, streams = f"{cluster.locate('Pod', pod)}/exec", ("stdin", "stdout", "stderr")
+    settings, streams = cluster.api.configuration, ("stdin", "stdout", "stderr")
     words = [("container", CONTAINER), *((name, "true") for name in streams), *(("command", w) for w in argv)]
-    given = {"query_params": words, "serialize": False, "_preload_content": False}
-    doing = f"run a program in pod {pod}"
-    try:
-        with cluster.translate(doing):
-            return _call_in_time(lambda: stream(api.request, "get", path, **given).sock)
-    except PslaunchError as e:
-        raise _explain(doing, e.__cause__, cluster) or e from e.__cause__
+    url = get_websocket_url(f"{settings.host}{cluster.locate('Pod', pod)}/exec", words)
+    with cluster.translate(f"run a program in pod {pod}"):
+        headers = {one["key"]: one["value"] for one in settings.auth_settings().values()}
+        try:
+            return _call_in_time(lambda: create_websocket(settings, url, headers))
+        except WebSocketBadStatusException as e:
+            refused = ApiException(e.status_code, str(e).partition(" -+-+- ")[0])
+            refused.body = (e.resp_body or b"").decode("utf-8", "replace")
+            raise refused from e
+        except (WebSocketException, *NONSENSE) as e:  # of a handshake
+            raise explain_connection(str(e), cluster.place) from e
 
 
 def _call_in_time(connect: Callable[[], Any]) -> Any:
@@ -197,17 +199,3 @@ def _call_in_time(connect: Callable[[], Any]) -> Any:
     except TimeoutError:
         made.add_done_callback(lambda late: late.exception() or late.result().shutdown())
         raise TimeoutError(f"no answer within {LIMIT_S:g} s") from None
-
-
-def _explain(doing: str, cause: BaseException | None, cluster: Cluster) -> PslaunchError | None:
-    """Return the error of a refused websocket, which the library gives only as text."""
-    text = str(getattr(cause, "reason", ""))
-    if getattr(cause, "status", None) != 0:
-        return None
-    if not (refused := re.match(r"Handshake status (\d{3})\b", text)):
-        return explain_connection(text, cluster.place)
-    said = re.search(r'"message":"((?:[^"\\]|\\.)*)"', text)
-    message = text.partition(" -+-+- ")[0]
-    with contextlib.suppress(ValueError):
-        message = json.loads(f'"{said[1]}"') if said else message
-    return explain_answer(doing, int(refused[1]), message, cluster.place)

@@ -20,11 +20,11 @@ from kubernetes import client
 
 from pslaunch.backends.k8s import api, pod_exec
 from pslaunch.backends.k8s.api import Cluster
-from pslaunch.backends.k8s.api_errors import Place, Right
+from pslaunch.backends.k8s.api_errors import AbsentError, Place, Right
 from pslaunch.backends.k8s.pod_exec import MAX_FRAME_BYTES, PodExec
 from pslaunch.backends.k8s.pods import Pods, list_job_objects
 from pslaunch.backends.k8s.spec import Access
-from pslaunch.errors import ClusterError, PslaunchError
+from pslaunch.errors import ClusterError, PslaunchError, RightsError
 from support.process import poll_until
 
 ACCEPT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # of RFC 6455
@@ -37,7 +37,7 @@ class Answers(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         said = self.server.say  # type: ignore[attr-defined]
-        if "Upgrade" in self.headers:
+        if "Upgrade" in self.headers and callable(said):
             key = hashlib.sha1(self.headers["Sec-WebSocket-Key"].encode() + ACCEPT).digest()
             self.send_response(101)
             for name, value in (("Upgrade", "websocket"), ("Connection", "Upgrade")):
@@ -159,6 +159,28 @@ def test_end_of_an_exec_has_its_code_or_none(hostile: Callable[[Any], Cluster], 
     assert opened.find_code() == (74 if "74" in status else None)
     assert isinstance(opened.describe_end(), str)
     os.close(opened.fd)
+
+
+FORBIDDEN = {
+    "message": 'pods "p" is forbidden: User "dev" cannot get resource "pods/exec" in API group "" in the '
+    'namespace "team"'
+}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "words"),
+    [
+        (403, json.dumps(FORBIDDEN).encode(), RightsError, "dev has no right to get pods/exec in namespace"),
+        (404, b'{"message": "pods \\"p\\" not found"}', AbsentError, 'run a program in pod p: pods "p" not'),
+        (401, b"", ClusterError, "the credentials of test: Handshake status 401 Unauthorized; log in"),
+        (503, b"\xffaway", ClusterError, "run a program in pod p now .503.: \ufffdaway; try again later"),
+    ],
+)
+def test_refused_exec_is_an_error_with_the_words_of_the_server(
+    hostile: Callable[[Any], Cluster], status: int, body: bytes, kind: type, words: str
+) -> None:
+    with pytest.raises(kind, match=words):
+        PodExec(hostile((status, body)), "p", ["true"])
 
 
 def test_missing_program_for_credentials_is_refused_before_the_server_is_asked(tmp_path: Path) -> None:
