@@ -182,9 +182,15 @@ class Way(ABC):
     def confirm(self, loop: Loop, watch: Watch) -> None:  # noqa: B027 # most backends do not care
         """Tell the backend once all programs run."""
 
-    def free(self, _loop: Loop) -> bool:
+    def free(self, loop: Loop) -> bool:
         """Let the job run on without this launcher; return False if that fails."""
-        return False
+        head = self.head
+        if head is None:
+            return False
+        why = SlowWork(loop, self.backend.prepare_release).wait(lambda: head.done, self.backend.cancel)
+        if why:
+            head.stop(signal.SIGTERM, why, codes.PREFLIGHT)
+        return not why and head.free()
 
     def keeps_files(self, _watch: Watch) -> bool:
         """Return True if the nodes of an ended job, which are its own, keep its files for later shells."""
@@ -193,7 +199,7 @@ class Way(ABC):
     @property
     def has_ended(self) -> bool:
         """True once the end of the job was seen."""
-        return True
+        return self.head is None or (self.head.done and not self.head.lost)
 
     def explain_end(self, loop: Loop, watch: Watch, code: int) -> int:
         """Show the backend's reason for the end of a job, if it has one; return the job's exit code."""
@@ -207,8 +213,8 @@ class Way(ABC):
 
     @property
     def drops_results(self) -> bool:
-        """True if the user wants no results any more."""
-        return False
+        """True if the user wants no results any more, which end with the nodes."""
+        return self.backend.owns_nodes and self.head is not None and self.head.hurried
 
     def cut_fetch(self) -> None:
         """Let a fetch fail soon. The job has ended: nothing on the nodes needs a wait."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import signal
 import socket
 import threading
 import time
@@ -165,14 +164,6 @@ class _OnNode(Way):
         backend, limits = self.backend, self.plan.limits
         for node in lost:
             _keep_trying(scene, backend, limits, functools.partial(start, node), ignore, give_up)
-
-    def free(self, loop: Loop) -> bool:
-        head = self.head
-        assert head is not None
-        why = SlowWork(loop, self.backend.prepare_release).wait(lambda: head.done, self.backend.cancel)
-        if why:
-            head.stop(signal.SIGTERM, why, codes.PREFLIGHT)
-        return not why and head.free()
 
 
 def _keep_trying(

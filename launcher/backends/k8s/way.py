@@ -57,20 +57,9 @@ class PodsWay(Way):
         over, confirm = threading.Event(), self.backend.confirm
         SlowWork(loop, lambda: confirm(over)).wait(lambda: head.done, over.set)
 
-    def free(self, _loop: Loop) -> bool:
-        return self.head is not None and self.head.free()
-
     def keeps_files(self, watch: Watch) -> bool:
         is_stopped = self.head is not None and self.head.is_stopped
         return self.backend.keeps_files and not is_stopped and (watch.any_began or self._end is not None)
-
-    @property
-    def has_ended(self) -> bool:
-        return self.head is not None and self.head.done and not self.head.lost
-
-    @property
-    def drops_results(self) -> bool:
-        return self.head is not None and self.head.hurried
 
     def cut_fetch(self) -> None:
         self.backend.cancel()
@@ -81,7 +70,7 @@ class PodsWay(Way):
 
     def remove(self, loop: Loop, watch: Watch) -> bool:
         """Remove the rest of the job in the cluster, at once after its end or a signal."""
-        if self.has_ended:
+        if self.head and self.has_ended:
             self.backend.limit_end(0.0)
         stop_on_signals(loop, self.backend, lambda _number, _why: self.backend.limit_end(0.0))
         work = SlowWork(loop, self.backend.remove)
