@@ -178,16 +178,16 @@ def _check(thing: Object, patched: Object) -> None:
 
 def _list_changes(before: Any, after: Any, path: str) -> Iterator[tuple[str, bool]]:
     """Yield the paths of fields that were changed or taken away, with True, or added, with False."""
-    key, both = _find_merge_key(path), (before, after)
-    are_lists = all(isinstance(one, list) for one in both)
+    key = _find_merge_key(path)
+    are_lists = isinstance(before, list) and isinstance(after, list)
     if path in FREE or before == after:
         return
     if path == TOLERATIONS and are_lists and all(item in after for item in before):
         return  # the patch's were added
     if key and are_lists:
-        both = tuple({item[key]: item for item in reversed(one)} for one in both)
-    elif not all(isinstance(one, dict) for one in both):
+        before, after = ({item[key]: item for item in reversed(items)} for items in (before, after))
+    elif not (isinstance(before, dict) and isinstance(after, dict)):
         yield path, before is not None
         return
-    for name in {**both[0], **both[1]}:
-        yield from _list_changes(*(one.get(name) for one in both), f"{path}.{name}".lstrip("."))
+    for name in {**before, **after}:
+        yield from _list_changes(before.get(name), after.get(name), f"{path}.{name}".lstrip("."))

@@ -215,6 +215,7 @@ def _read_reach(given: Given, name: str, servers: int, cwd: Path, environ: Mappi
     gpus = count_gpus(given, -(-(given.read("worker_num") or pods) // pods))
     if not gpus:
         refuse_without_effect(given, "use_gpu", "in pods without a GPU; --gpus=1 asks for one")
+    texts: dict[str, Any] = {option: form.read(given.get(option)) for option, form in FORMS.items()}
     return K8sReach(
         name=name,
         image=_read_image(given, environ),
@@ -227,7 +228,7 @@ def _read_reach(given: Given, name: str, servers: int, cwd: Path, environ: Mappi
         access=_read_access(given),
         has_pslaunch=given.is_set("image_has_pslaunch"),
         wheels=tuple(str(find_wheel(value, cwd)) for value in given.get_all("wheel")),
-        **{option: form.read(given.get(option)) for option, form in FORMS.items()},
+        **texts,
         **read_fields(given, K8sReach._fields),
     )
 
