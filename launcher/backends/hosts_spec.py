@@ -5,7 +5,6 @@ Rejected values raise SpecError with option, place and value.
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import shlex
@@ -30,18 +29,17 @@ MAX_NIC_BYTES: Final = 15  # of the kernel
 def make_hosts_spec(
     line: CommandLine,
     backend: str,
-    find_sent: Callable[[], tuple[Path, str]],
     make_site: Callable[[Plan, Node], Site],
     **counts: Any,
 ) -> JobSpec:
     """Return the job: the given values, and defaults for all others. Raises SpecError.
 
-    find_sent: as in `read_package`. make_site: from the draft, and a node with the folders on the hosts.
+    make_site: from the draft, and a node with the folders on the hosts.
     """
     given, split = line.given, line.split
     draft = read_draft(backend, given, line.environ)._replace(nic=_read_nic(given))
     options = read_common_options(given, split, line.environ)
-    package, workspace, program = locate.read_package(given, split, find_sent)
+    package, workspace, program = locate.read_package(given, split, line.cwd)
     name = locate.choose_job_name(given, workspace)
     log_dir, root_dir = given.get("log_dir"), given.get("root_dir")
     root = locate.read_remote_path(root_dir) if root_dir else given.read("root_dir")
@@ -106,8 +104,7 @@ def make_carried_spec(
         reach = make_reach(agents)
         return Site((), Count("per_node", 1), reach=reach, expected=reach.list_expected())
 
-    sent = functools.partial(locate.locate, given, line.split, line.cwd)
-    return make_hosts_spec(line, backend, sent, make_site, worker_num=worker_num)
+    return make_hosts_spec(line, backend, make_site, worker_num=worker_num)
 
 
 def read_words(

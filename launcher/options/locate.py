@@ -11,7 +11,7 @@ import shlex
 import shutil
 import string
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
@@ -217,13 +217,8 @@ def read_remote_path(value: Value) -> str:
     return posixpath.normpath(path)
 
 
-def read_package(
-    given: Given, split: Split, find_sent: Callable[[], tuple[Path, str]]
-) -> tuple[Package | None, Path, str]:
-    """Return the package, the workspace (here if it is sent, else on the hosts), and the program in it.
-
-    find_sent: returns the folder to send and its program, without `--job_workspace`.
-    """
+def read_package(given: Given, split: Split, cwd: Path) -> tuple[Package | None, Path, str]:
+    """Return the package, the workspace (here if it is sent, else on the hosts), and the program in it."""
     workspace, _ = _get_folders(given)
     if workspace:
         there, named = Path(read_remote_path(workspace)), split.chosen_program
@@ -233,7 +228,7 @@ def read_package(
         if not named or "\0" in named or not Path(path).is_relative_to(there) or path == str(there):
             raise SpecError(f"the program {named!r} is not in the workspace {there} of the hosts")
         return None, there, str(Path(path).relative_to(there))
-    folder, program = find_sent()
+    folder, program = locate(given, split, cwd)
     if PurePosixPath(program).is_absolute() and not _is_command(folder, split):
         raise SpecError(f"the program {program} is not in {folder}, and only that is sent to the hosts")
     shards, links = given.get_all("shard"), given.get_all("link")

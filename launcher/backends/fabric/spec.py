@@ -15,7 +15,7 @@ from ...options.args import Split
 from ...options.hostfile import parse_hostfile
 from ...options.hosts import Host, choose, parse_hosts, split_list
 from ...options.kinds import Value
-from ...options.locate import find_folder, find_program, read_list
+from ...options.locate import read_list
 from ...options.options import DEFAULT
 from ...options.sources import Given
 from ...options.spec import Elsewhere, JobSpec, Site
@@ -36,12 +36,17 @@ class FabricReach(NamedTuple):
 def make_fabric_spec(line: CommandLine) -> JobSpec:
     """Return the job of `pslaunch fabric`. Raises SpecError."""
     reach = _read_reach(line.given, line.cwd)
+    if not any(name in line.given for name in ("job_dispatch_package", "job_workspace")):
+        raise SpecError(
+            "no workspace: give --job_dispatch_package=DIR to send a folder to the hosts, "
+            "or --job_workspace=DIR for a folder on them"
+        )
 
     def make_site(_draft: Plan, node: Node) -> Site:
         nodes = [node._replace(id=i, name=h.text, ranks=h.times) for i, h in enumerate(reach.hosts)]
         return Site(tuple(nodes), Count("per_rank", 1), reach=reach)
 
-    return make_hosts_spec(line, "fabric", lambda: _find_sent(line), make_site)
+    return make_hosts_spec(line, "fabric", make_site)
 
 
 def find_first_host(values: Mapping[str, str], cwd: Path) -> Elsewhere:
@@ -73,14 +78,3 @@ def _read_hosts(given: Given, cwd: Path) -> list[Host]:
         why = f"{conf_py} has no HOSTS" if conf_py else "there is no conf.py with HOSTS"
         raise SpecError(f"no hosts: {why}; give --hosts=user@host,... or --hostfile=FILE")
     return choose(found, given.get_all("include"), given.get_all("exclude"))
-
-
-def _find_sent(line: CommandLine) -> tuple[Path, str]:
-    package = line.given.get("job_dispatch_package")
-    if package is None:
-        raise SpecError(
-            "no workspace: give --job_dispatch_package=DIR to send a folder to the hosts, "
-            "or --job_workspace=DIR for a folder on them"
-        )
-    folder = find_folder(package, line.cwd)
-    return folder, find_program(folder, line.split, line.cwd)

@@ -17,7 +17,7 @@ from ...errors import SpecError
 from ...node.job import FIRST_PORT, Count, Node
 from ...options.detect import choose_server
 from ...options.kinds import Value, refuse_unprintable
-from ...options.locate import check_folder_to_make, choose_job_name, find_wheel, locate, read_package
+from ...options.locate import check_folder_to_make, choose_job_name, find_wheel, read_package
 from ...options.sources import Given
 from ...options.spec import (
     Elsewhere,
@@ -150,7 +150,7 @@ def make_k8s_spec(line: CommandLine, run: str = "") -> JobSpec:
     draft, options = read_draft("k8s", given, environ), read_common_options(given, split, environ)
     draft = draft._replace(wants=draft.wants._replace(gpus=None), lost_advice=LOST_ADVICE)
     _check_workspace(given)
-    package, workspace, program = read_package(given, split, lambda: locate(given, split, cwd))
+    package, workspace, program = read_package(given, split, cwd)
     made = check_folder_to_make(given.get("output_dir"), cwd)
     if package and made and workspace in made.parents:
         package = package._replace(skip=(str(made.relative_to(workspace)),))
