@@ -44,27 +44,19 @@ _ENDED: Final = "ended"
 _GONE: Final = "gone"
 
 
-class _Line:
-    """Messages between a leash and its launcher: a kind and a value each, as a line of JSON."""
+def _tell(sock: socket.socket, kind: str, value: object = None) -> None:
+    """Send a message, unless the other side is gone."""
+    with contextlib.suppress(OSError):
+        sock.send(json.dumps([kind, value]).encode())
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock, self._rest = sock, b""
 
-    def fileno(self) -> int:
-        return self.sock.fileno()
-
-    def send(self, kind: str, value: object = None) -> None:
-        """Send a message, unless the other side is gone."""
-        with contextlib.suppress(OSError):
-            self.sock.sendall(json.dumps([kind, value]).encode() + b"\n")
-
-    def read(self) -> list[tuple[str, Any]]:
-        """Return the next messages; `_GONE` stands for the end of the other side."""
-        piece = b""
-        with contextlib.suppress(OSError):
-            piece = self.sock.recv(_SHOWN_BYTES)
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        return [tuple(json.loads(line)) for line in lines] if piece else [(_GONE, None)]
+def _receive(sock: socket.socket) -> tuple[str, Any]:
+    """Return the next message, a kind and a value; `_GONE` stands for the end of the other side."""
+    message = b""
+    with contextlib.suppress(OSError):
+        message = sock.recv(_READ_BYTES)
+    kind, value = json.loads(message) if message else (_GONE, None)
+    return kind, value
 
 
 # --- The launcher's side. ---
@@ -109,8 +101,7 @@ class Leashed:
         self._after, self._name = after, posixpath.basename(argv[0])
         # On standard output, unless that is elsewhere, and on errors.
         self.printed, self.said = KeptOutput(), KeptOutput()
-        sock, theirs = socket.socketpair()
-        self._line = _Line(sock)
+        self._sock, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)  # keeps messages apart
         words = [*(sys.executable, "-P", "-m", __name__), str(grace_s), json.dumps(after), *argv]
         try:
             with theirs:
@@ -129,7 +120,7 @@ class Leashed:
 
     @property
     def fd(self) -> int:
-        return self._line.fileno()
+        return self._sock.fileno()
 
     def wait(self, limit_s: float) -> bool:
         """Return True once the command has ended, False after the limit."""
@@ -140,21 +131,21 @@ class Leashed:
         self._leash.send_signal(signal.SIGCONT)  # a stopped leash would not answer
         end_s = time.monotonic() + limit_s
         while kinds.isdisjoint(self._told):
-            if not select.select([self._line], [], [], max(0.0, end_s - time.monotonic()))[0]:
+            if not select.select([self._sock], [], [], max(0.0, end_s - time.monotonic()))[0]:
                 return False
-            self._told.update(self._line.read())
+            self._told.update([_receive(self._sock)])
         return True
 
     def end_now(self) -> None:
         """Ask for its end, without waiting."""
-        self._line.send(_END)
+        _tell(self._sock, _END)
 
     def follow(self, head: Mapping[str, Any], limit_s: float) -> str:
         """Let the leash end it after the job; return why it can't, or "".
 
         head: addrs, port, secret, lost_after; limit_s: for the head's answer to the leash.
         """
-        self._line.send(_FOLLOW, {**head, "limit": limit_s})
+        _tell(self._sock, _FOLLOW, {**head, "limit": limit_s})
         if not self._hear({_ANSWER, _ENDED, _GONE}, limit_s + LEASH_ANSWER_S):
             return "its leash does not answer"
         if _ANSWER in self._told:
@@ -198,7 +189,7 @@ class Leashed:
         self._close_files()
 
     def _close_files(self) -> None:
-        for one in (self._line.sock, self.printed.file, self.said.file):
+        for one in (self._sock, self.printed.file, self.said.file):
             one.close()
 
 
@@ -208,7 +199,7 @@ class Leashed:
 def main(argv: Sequence[str]) -> int:
     """Run the command, and send its wait status."""
     grace_s, after, command = float(argv[0]), json.loads(argv[1]), argv[2:]
-    launcher = _Line(socket.socket(fileno=0))
+    launcher = socket.socket(fileno=0)
     try:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=procs.end_with_parent)
     except OSError as e:
@@ -225,7 +216,7 @@ def main(argv: Sequence[str]) -> int:
         status = os.waitpid(child.pid, 0)[1]
         _end_session()
     _run_after(after)
-    launcher.send(_ENDED, status)
+    _tell(launcher, _ENDED, status)
     return 0
 
 
@@ -240,7 +231,7 @@ def _run_after(after: Sequence[str]) -> None:
 class _Leash:
     """Finds the time to end the command, from the launcher's messages and the end of the job."""
 
-    def __init__(self, launcher: _Line, ended: int, grace_s: float) -> None:
+    def __init__(self, launcher: socket.socket, ended: int, grace_s: float) -> None:
         self._loop, self._launcher, self._grace_s = Loop(), launcher, grace_s
         self._left = self._following = False
         self._over: list[bool] = []
@@ -253,16 +244,16 @@ class _Leash:
         return self._over[0]
 
     def _hear(self) -> None:
-        for kind, value in self._launcher.read():
-            if kind == _END:
-                self._over.append(False)
-            elif kind == _FOLLOW:
-                self._dial(value)
-            else:
-                self._left = True
-                self._loop.watch(self._launcher.fileno())
-                if not self._following:
-                    self._begin_grace()
+        kind, value = _receive(self._launcher)
+        if kind == _END:
+            self._over.append(False)
+        elif kind == _FOLLOW:
+            self._dial(value)
+        else:
+            self._left = True
+            self._loop.watch(self._launcher.fileno())
+            if not self._following:
+                self._begin_grace()
 
     def _dial(self, head: Mapping[str, Any]) -> None:
         from ..node.line import gate
@@ -285,12 +276,12 @@ class _Leash:
             on_lost=self._begin_grace,
             seals=found[1],
         )
-        self._launcher.send(_ANSWER, "")
+        _tell(self._launcher, _ANSWER, "")
 
     def _stay(self, error: Exception) -> None:
         """Go on without the head, which was not reached."""
         self._following = False
-        self._launcher.send(_ANSWER, str(error) or repr(error))
+        _tell(self._launcher, _ANSWER, str(error) or repr(error))
         if self._left:
             self._begin_grace()
 

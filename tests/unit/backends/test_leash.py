@@ -119,7 +119,7 @@ def test_left_over_processes_of_the_session_end_with_the_command() -> None:
 
 def test_command_after_it_runs_when_the_launcher_is_gone(tmp_path: Path) -> None:
     one = Leashed(["sleep", "1000"], os.environ, 0.1, after=["touch", str(tmp_path / "after")])
-    one._line.sock.close()  # as by the launcher's end
+    one._sock.close()  # as by the launcher's end
     assert one._leash.wait(45) == 0
     one.said.file.close()
     one.printed.file.close()
