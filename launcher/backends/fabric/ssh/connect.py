@@ -17,7 +17,6 @@ import subprocess
 import threading
 import time
 import weakref
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +31,8 @@ from .channel import STDERR_S, ParamikoChannel, Tail, keep_tail
 from .proof import Passphrases, Proof
 from .settings import HopSettings
 
+# Kinds of algorithms in the order of settings.ALGORITHMS: paramiko's names, and ours in messages.
+KINDS = {"ciphers": "cipher", "digests": "MAC", "kex": "key exchange", "key_types": "host key type"}
 FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its errors go to stderr
@@ -161,23 +162,16 @@ def _make_error(settings: HopSettings, e: BaseException, deadline: Deadline, pro
 
 def _choose_algorithms(options: Any, settings: HopSettings) -> None:
     """Set the algorithms that the user's configuration allows, in its order."""
-    chosen = settings.algorithms
-    ciphers = _select_common(chosen.ciphers, options.ciphers, "cipher")
-    if not chosen.ciphers or chosen.ciphers[0] not in ciphers:  # as with OpenSSH's default list
-        # GCM needs one pass over the bytes, not two: paramiko is then as fast as ssh.
-        ciphers = sorted(ciphers, key=lambda name: "-gcm@" not in name)
-    options.ciphers = ciphers
-    options.digests = _select_common(chosen.macs, options.digests, "MAC")
-    options.kex = _select_common(chosen.kex, options.kex, "key exchange")
-    types = _select_common(chosen.host_key_types, options.key_types, "host key type")
-    options.key_types = hostkeys.sort_key_types(hostkeys.find_entries(settings), types)
-
-
-def _select_common(wanted: Sequence[str], has: Sequence[str], what: str) -> Sequence[str]:
-    """Return the algorithms that paramiko has and the user allows, in the user's order."""
-    if wanted and not set(wanted) & set(has):
-        raise paramiko.ssh_exception.IncompatiblePeer(f"paramiko has no {what} of {', '.join(wanted)}")
-    return [name for name in wanted if name in has] if wanted else has
+    for (kind, what), wanted in zip(KINDS.items(), settings.algorithms, strict=True):
+        found = has = getattr(options, kind)
+        if wanted and not (found := [name for name in wanted if name in has]):
+            raise paramiko.ssh_exception.IncompatiblePeer(f"paramiko has no {what} of {', '.join(wanted)}")
+        if kind == "ciphers" and found[0] not in wanted[:1]:  # as with OpenSSH's default list
+            # GCM needs one pass over the bytes, not two: paramiko is then as fast as ssh.
+            found = sorted(found, key=lambda name: "-gcm@" not in name)
+        if kind == "key_types":
+            found = hostkeys.sort_key_types(hostkeys.find_entries(settings), found)
+        setattr(options, kind, found)
 
 
 class _PromptSocket(socket.socket):

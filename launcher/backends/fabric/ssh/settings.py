@@ -6,7 +6,6 @@ Fabric reads the user's file, and a directive that needs OpenSSH is an error.
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import getpass
 import os
@@ -14,11 +13,12 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ....errors import HostError, SpecError
+from ....options.hosts import Host, parse_hosts
 from . import keys
 
 SSH_G_LIMIT_S = 20.0  # `Match exec` may be slow, and the machine very busy
@@ -28,25 +28,31 @@ KEEPALIVE_S = 15
 WITHOUT = "this needs OpenSSH's ssh, which is not installed on this machine: install openssh-client"
 Values = Mapping[str, Sequence[str]]
 
-_OFF = ("", "no", "none", "false", "internal", "0")
-# Not supported by paramiko; these hosts use the ssh binary.
-_ONLY_SSH = (
-    *("pkcs11provider", "knownhostscommand", "revokedhostkeys", "verifyhostkeydns", "proxyusefdpass"),
-    *("hostbasedauthentication", "gssapikeyexchange", "bindinterface", "identityagent", "forwardagent"),
-    *("nohostauthenticationforlocalhost", "include"),  # the latter where `ssh -G` is not there to follow it
-)
 _STRICT = {"true": "yes", "false": "no", "off": "no"}  # as -G prints them
 _OF_POLICY = {"accept_new": "accept-new", "reject": "yes", "ask": "ask"}
 _DEFAULT_KEYS = ("id_rsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk")
 
 
-class Algorithms(NamedTuple):
-    """Algorithms of a connection, each kind in order; empty: paramiko's default."""
+def _is_on(value: str) -> bool:
+    return value.lower() not in ("", "no", "none", "false", "internal", "0")
 
-    ciphers: tuple[str, ...] = ()
-    macs: tuple[str, ...] = ()
-    kex: tuple[str, ...] = ()
-    host_key_types: tuple[str, ...] = ()
+
+# What paramiko can't honour, with the values of it for which a host needs the ssh binary.
+_ONLY_SSH: Final[Mapping[str, Callable[[str], bool]]] = {
+    **dict.fromkeys(
+        ("pkcs11provider", "knownhostscommand", "revokedhostkeys", "verifyhostkeydns", "proxyusefdpass",
+         "hostbasedauthentication", "gssapikeyexchange", "bindinterface", "forwardagent",
+         "nohostauthenticationforlocalhost",
+         "include"),  # where `ssh -G` is not there to follow it
+        _is_on,
+    ),
+    "identityagent": lambda value: _is_on(value) and value != "SSH_AUTH_SOCK",
+    "preferredauthentications": lambda value: not value.startswith("publickey"),
+    "pubkeyauthentication": lambda value: not _is_on(value),
+    "localcommand": _is_on,
+    "controlpath": os.path.exists,  # of an open shared connection; perhaps the only access
+}  # fmt: skip
+ALGORITHMS: Final = ("ciphers", "macs", "kexalgorithms", "hostkeyalgorithms")
 
 
 class HopSettings(NamedTuple):
@@ -65,14 +71,14 @@ class HopSettings(NamedTuple):
     strict: str = "ask"  # StrictHostKeyChecking: yes, no, accept-new, ask
     hash_known_hosts: bool = False
     proxy_command: str = ""
-    jumps: tuple[str, ...] = ()
+    jumps: tuple[Host, ...] = ()
     connect_timeout_s: float | None = None
     keepalive_s: int = KEEPALIVE_S
     compression: bool = False
     family: str = "any"
     bind_address: str = ""
     env: tuple[tuple[str, str], ...] = ()
-    algorithms: Algorithms = Algorithms()
+    algorithms: tuple[tuple[str, ...], ...] = ((),) * len(ALGORITHMS)  # in order; (): paramiko's default
     only_ssh: str = ""  # the directive that requires the ssh binary
 
     @property
@@ -94,25 +100,21 @@ def parse_ssh_output(text: str) -> dict[str, list[str]]:
     return found
 
 
-def _get_number(values: Values, key: str) -> int:
-    text = values.get(key, ["0"])[0].replace("none", "0")
-    if not text.isdecimal():
-        raise ValueError(f"{key} {text} is not a number")
-    return int(text)
-
-
 def make_settings(
     name: str, values: Values, *, home: str, local_user: str, environ: Mapping[str, str]
 ) -> HopSettings:
-    """Return the settings from the values of `ssh -G`. Raises ValueError for an invalid value."""
+    """Return the settings from the values of `ssh -G`. Raises ValueError or SpecError for an invalid one."""
+    first = {key: lines[0] for key, lines in values.items() if lines[0] != "none"}
+    get = first.get
 
-    def get(key: str, default: str = "") -> str:
-        value = values.get(key, [default])[0]
-        return default if value == "none" else value
+    def get_number(key: str) -> int:
+        if not (text := get(key, "0")).isdecimal():
+            raise ValueError(f"{key} {text} is not a number")
+        return int(text)
 
     hostname = get("hostname", name)
     user = get("user", local_user)
-    port = _get_number(values, "port") or 22
+    port = get_number("port") or 22
     tokens = {"%": "%", "h": hostname, "p": str(port), "r": user, "n": name, "u": local_user, "d": home}
     tokens |= {"k": get("hostkeyalias", hostname), "L": socket.gethostname().partition(".")[0]}
     tokens |= {"i": str(os.getuid()), "l": socket.gethostname()}
@@ -122,37 +124,34 @@ def make_settings(
         return tuple(expand(value, tokens, home, environ) for value in found)
 
     def get_names(key: str) -> tuple[str, ...]:
-        value = get(key)
-        return tuple(value.split(",")) if value and value[0] not in "+-^" else ()
+        value = get(key, "+")
+        return () if value[:1] in "+-^" else tuple(value.split(","))
 
+    jumps = [jump.strip().removeprefix("ssh://") for jump in get("proxyjump", "").split(",")]
     return HopSettings(
         name=name,
         hostname=hostname,
         user=user,
         port=port,
         identity_files=get_paths("identityfile"),
-        identities_only=_is_on(get("identitiesonly")),
+        identities_only=_is_on(get("identitiesonly", "")),
         certificate_files=get_paths("certificatefile"),
         user_known_hosts=_split_files(values.get("userknownhostsfile", ()), home),
         global_known_hosts=_split_files(values.get("globalknownhostsfile", ()), home),
-        host_key_alias=get("hostkeyalias"),
-        strict=_STRICT.get(get("stricthostkeychecking"), get("stricthostkeychecking", "ask")),
-        hash_known_hosts=_is_on(get("hashknownhosts")),
-        proxy_command=expand(get("proxycommand"), tokens, "", {}),
-        jumps=tuple(jump.strip() for jump in get("proxyjump").split(",") if jump.strip()),
-        connect_timeout_s=_get_number(values, "connecttimeout") or None,
-        keepalive_s=_get_number(values, "serveraliveinterval") or KEEPALIVE_S,
-        compression=_is_on(get("compression")),
+        host_key_alias=get("hostkeyalias", ""),
+        strict=_STRICT.get(strict := get("stricthostkeychecking", "ask"), strict),
+        hash_known_hosts=_is_on(get("hashknownhosts", "")),
+        proxy_command=expand(get("proxycommand", ""), tokens, "", {}),
+        jumps=tuple(parse_hosts([jump for jump in jumps if jump], "ProxyJump")),
+        connect_timeout_s=get_number("connecttimeout") or None,
+        keepalive_s=get_number("serveraliveinterval") or KEEPALIVE_S,
+        compression=_is_on(get("compression", "")),
         family=get("addressfamily", "any"),
-        bind_address=get("bindaddress"),
+        bind_address=get("bindaddress", ""),
         env=tuple(_list_sent(values, environ)),
-        algorithms=Algorithms(*map(get_names, ("ciphers", "macs", "kexalgorithms", "hostkeyalgorithms"))),
-        only_ssh=_find_only_ssh(values),
+        algorithms=tuple(map(get_names, ALGORITHMS)),
+        only_ssh=_find_only_ssh(first),
     )
-
-
-def _is_on(value: str) -> bool:
-    return value.lower() not in _OFF
 
 
 def expand(text: str, tokens: Mapping[str, str], home: str, environ: Mapping[str, str]) -> str:
@@ -185,36 +184,13 @@ def _list_sent(values: Values, environ: Mapping[str, str]) -> Iterable[tuple[str
         yield name, value
 
 
-def _find_only_ssh(values: Values) -> str:
+def _find_only_ssh(first: Mapping[str, str]) -> str:
     """Return the first directive that paramiko can't honour, or ""."""
-
-    def get(key: str, default: str = "") -> str:
-        return values.get(key, [default])[0]
-
-    for key in _ONLY_SSH:
-        if _is_on(get(key)) and (key, get(key)) != ("identityagent", "SSH_AUTH_SOCK"):
-            return f"{key} {get(key)}"
-    if not get("preferredauthentications", "publickey").startswith("publickey"):
-        return f"preferredauthentications {get('preferredauthentications')}"
-    if not _is_on(get("pubkeyauthentication", "yes")):
-        return "pubkeyauthentication no"
-    if _is_on(get("localcommand")) and _is_on(get("permitlocalcommand")):
-        return f"localcommand {get('localcommand')}"
-    with contextlib.suppress(OSError):
-        if Path(get("controlpath", "none")).is_socket():
-            return f"controlpath {get('controlpath')}"  # an open shared connection; perhaps the only access
+    permitted = _is_on(first.get("permitlocalcommand", ""))
+    for key, needs_ssh in _ONLY_SSH.items():
+        if key in first and needs_ssh(first[key]) and (permitted or key != "localcommand"):
+            return f"{key} {first[key]}"
     return ""
-
-
-def split_jump(jump: str) -> tuple[str, str | None, int | None]:
-    """Split a ProxyJump `user@host:port`, also with ssh://; a host with colons is in brackets."""
-    jump = jump.removeprefix("ssh://")
-    user, at, rest = jump.rpartition("@")
-    match = re.fullmatch(r"\[([^\]]+)\](?::(\d+))?|([^:]+)(?::(\d+))?", rest)
-    if not match:
-        return rest, user if at else None, None
-    port = match[2] or match[4]
-    return match[1] or match[3], user if at else None, int(port) if port else None
 
 
 class Config:
@@ -230,36 +206,34 @@ class Config:
         except (KeyError, OSError):  # depends on the version of Python
             raise SpecError(f"user {os.getuid()} has no name here: set the variable USER") from None
 
-    def find_route(self, name: str, user: str | None, port: int | None) -> Route:
+    def find_route(self, name: str, user: str | None, port: int | None, depth: int = 0) -> Route:
         """Return the route to a host. Raises HostError, step "resolve"."""
-        route = tuple(self._find_hops(name, user, port, depth=0))
-        for hop in route:
-            if hop.only_ssh and not self.ssh:
-                raise HostError(name, "resolve", f"{hop.only_ssh} of {hop.name}: {WITHOUT}")
-        return route
-
-    def _find_hops(self, name: str, user: str | None, port: int | None, depth: int) -> list[HopSettings]:
         if depth > MAX_JUMPS:
             raise HostError(name, "resolve", f"ProxyJump has more than {MAX_JUMPS} hosts, or is circular")
         settings = self._look_up(name, user, port)
-        hops: list[HopSettings] = []
-        for jump in settings.jumps:
-            host, jump_user, jump_port = split_jump(jump)
-            if host == name:
+        hops: Route = ()
+        for host in settings.jumps:
+            if host.name == name:
                 continue  # `Host *` with ProxyJump matches the jump host too
             if hops:  # reached over the hop before, regardless of its own settings
-                hops.append(self._look_up(host, jump_user, jump_port)._replace(jumps=(), proxy_command=""))
+                hop = self._look_up(host.name, host.user, host.port)
+                hops = (*hops, hop._replace(jumps=(), proxy_command=""))
             else:
-                hops = self._find_hops(host, jump_user, jump_port, depth + 1)
-        return [*hops, settings]
+                hops = self.find_route(host.name, host.user, host.port, depth + 1)
+        return (*hops, settings)
 
     def _look_up(self, name: str, user: str | None, port: int | None) -> HopSettings:
         values = self._ask_ssh(name, user, port) if self.ssh else self._read_files(name, user, port)
         try:
             found = make_settings(name, values, home=self._home, local_user=self._user, environ=os.environ)
-        except ValueError as e:
+        except (ValueError, SpecError) as e:
             raise HostError(name, "resolve", f"its settings: {e}") from None
         only_ssh = found.only_ssh or keys.find_security_key(found.identity_files)
+        if only_ssh and not self.ssh:
+            named = [re.split(r"[\s=]", line.strip(), maxsplit=1)[0].lower() for line in _read_lines()]
+            directive = only_ssh.split()[0]
+            place = f"{FILE}:{named.index(directive) + 1}" if directive in named else FILE
+            raise HostError(name, "resolve", f"{place}: {only_ssh}: {WITHOUT}")
         strict = self._strict or found.strict
         return found._replace(user_given=user, port_given=port, strict=strict, only_ssh=only_ssh)
 
@@ -278,34 +252,21 @@ class Config:
         return parse_ssh_output(done.stdout.decode("utf-8", "surrogateescape"))
 
     def _read_files(self, name: str, user: str | None, port: int | None) -> Values:
-        values: dict[str, Sequence[str]] = {
+        """Return the settings of a host from its file, as `_ask_ssh` does."""
+        import paramiko
+
+        try:
+            found = paramiko.SSHConfig.from_text("\n".join(_read_lines())).lookup(name)
+        except paramiko.SSHException as e:
+            raise HostError(name, "resolve", f"{FILE}: {e}") from None
+        return {
             "identityfile": [f"~/.ssh/{key}" for key in _DEFAULT_KEYS],
             "userknownhostsfile": ["~/.ssh/known_hosts ~/.ssh/known_hosts2"],
             "globalknownhostsfile": ["/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"],
+            **{key: [value] if isinstance(value, str) else value for key, value in found.items()},
+            **({"user": [user]} if user else {}),
+            **({"port": [str(port)]} if port else {}),
         }
-        values |= _look_up_in_file(name)
-        values |= {"user": [user]} if user else {}
-        values |= {"port": [str(port)]} if port else {}
-        if problem := _find_only_ssh(values):
-            named = [re.split(r"[\s=]", line.strip(), maxsplit=1)[0].lower() for line in _read_lines()]
-            directive = problem.split()[0]
-            place = f"{FILE}:{named.index(directive) + 1}" if directive in named else FILE
-            raise HostError(name, "resolve", f"{place}: {problem}: {WITHOUT}")
-        return values
-
-
-# --- The file, for machines without OpenSSH. ---
-
-
-def _look_up_in_file(name: str) -> dict[str, Sequence[str]]:
-    """Return the settings of a host like `ssh -G`. Raises HostError, step "resolve"."""
-    import paramiko
-
-    try:
-        found = paramiko.SSHConfig.from_text("\n".join(_read_lines())).lookup(name)
-    except paramiko.SSHException as e:
-        raise HostError(name, "resolve", f"{FILE}: {e}") from None
-    return {key: [value] if isinstance(value, str) else value for key, value in found.items()}
 
 
 def _read_lines() -> list[str]:

@@ -18,7 +18,6 @@ from pslaunch.backends.fabric.ssh.settings import (
     Route,
     make_settings,
     parse_ssh_output,
-    split_jump,
 )
 from pslaunch.errors import HostError, SpecError
 from support.process import make_script
@@ -65,9 +64,9 @@ def test_output_of_ssh_becomes_settings() -> None:
     assert settings.global_known_hosts == ()
     assert (settings.strict, settings.identities_only, settings.hash_known_hosts) == ("yes", True, True)
     assert (settings.connect_timeout_s, settings.keepalive_s, settings.compression) == (5.0, 7, True)
-    assert settings.jumps == ("bob@gate:2222", "inner")
+    assert [jump.text for jump in settings.jumps] == ["bob@gate:2222", "inner"]
     assert settings.env == (("LC_ALL", "C"), ("A", "b c"), ("D", "e=f"))
-    assert settings.algorithms.ciphers == ("aes256-ctr", "aes128-ctr")
+    assert settings.algorithms[0] == ("aes256-ctr", "aes128-ctr")
     assert settings.only_ssh == ""
 
 
@@ -116,7 +115,7 @@ def test_an_alias_of_the_key_has_no_port() -> None:
     ],
 )
 def test_jump_is_split_into_host_user_and_port(jump: str, parts: tuple[str, str | None, int | None]) -> None:
-    assert split_jump(jump) == parts
+    assert [one[:3] for one in made(f"proxyjump {jump}\n").jumps] == [parts]
 
 
 def field(data: bytes) -> bytes:
