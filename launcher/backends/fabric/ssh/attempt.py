@@ -8,7 +8,8 @@ import random
 import select
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from ....errors import HostError
 from ....node.procs import write_all
@@ -18,6 +19,7 @@ from .channel import STDERR_S, Channel
 RETRY_FIRST_S, RETRY_LAST_S = 0.2, 2.0
 SLICE_S = 0.2  # interval for noticing the end of the job while a host is silent
 BOOT_END_S = 0.5  # for the end of a failed boot, and its last output
+T = TypeVar("T")
 
 
 class RefusedError(HostError):
@@ -42,7 +44,6 @@ class Deadline:
         self._end_s = time.monotonic() + limit_s
         self._cancel = cancel
         self._stops = 0
-        self._pause_s = RETRY_FIRST_S
 
     def get_left_s(self) -> float:
         """Return the time left; never 0, which is special for sockets."""
@@ -52,11 +53,17 @@ class Deadline:
     def is_over(self) -> bool:
         return self._cancel.is_set() or (not self._stops and time.monotonic() >= self._end_s)
 
-    def pause(self) -> bool:
-        """Wait before a retry, longer each time; return False if no time is left for one."""
-        wanted_s = self._pause_s * random.uniform(0.5, 1.5)
-        self._pause_s = min(2 * self._pause_s, RETRY_LAST_S)
-        return wanted_s < self.get_left_s() and not self._cancel.wait(wanted_s)
+    def keep_trying(self, name: str, attempt: Callable[[], T]) -> T:
+        """Return the result of an attempt at a host; retry while it is busy, later each time."""
+        pause_s = RETRY_FIRST_S
+        while True:
+            try:
+                return attempt()
+            except BusyError as e:
+                wanted_s = pause_s * random.uniform(0.5, 1.5)
+                if wanted_s >= self.get_left_s() or self._cancel.wait(wanted_s):
+                    raise HostError(name, "connect", f"repeatedly: {e}") from None
+                pause_s = min(2 * pause_s, RETRY_LAST_S)
 
     @contextlib.contextmanager
     def stop_clock(self) -> Iterator[None]:

@@ -8,10 +8,9 @@ from __future__ import annotations
 import re
 import subprocess
 import threading
-from collections.abc import Mapping
 
 from ....errors import HostError
-from .attempt import Deadline, RefusedError, StartError, boot
+from .attempt import BusyError, Deadline, RefusedError, StartError, boot
 from .boot import COMMAND, Boot
 from .channel import BinaryChannel, Tail
 from .hostkeys import ADVICE
@@ -58,20 +57,13 @@ def boot_by_binary(
     """Connect and boot. Retries a connection that closes before its banner. Raises HostError."""
     deadline = Deadline((settings.connect_timeout_s or limit_s) + limit_s, cancel)
     argv = make_ssh_command(ssh, settings, limit_s, asks=askpass is not None)
-    while True:
-        try:
-            env = askpass.make_environment(deadline) if askpass else None
-            return _try_once(argv, settings, booted, deadline, env)
-        except HostError as e:
-            busy = e.step == "connect" and _BUSY.search(e.detail)
-            if not busy or not deadline.pause():
-                raise
+    return deadline.keep_trying(settings.name, lambda: _try_once(argv, settings, booted, deadline, askpass))
 
 
 def _try_once(
-    argv: list[str], settings: HopSettings, booted: Boot, deadline: Deadline, env: Mapping[str, str] | None
+    argv: list[str], settings: HopSettings, booted: Boot, deadline: Deadline, askpass: Askpass | None
 ) -> BinaryChannel:
-    pipe = subprocess.PIPE
+    pipe, env = subprocess.PIPE, askpass.make_environment(deadline) if askpass else None
     # In its own session: Ctrl+C goes to the launcher alone, which ends everything in order.
     channel = BinaryChannel(
         subprocess.Popen(
@@ -87,9 +79,11 @@ def _try_once(
         raise
 
 
-def _make_refusal(settings: HopSettings, tail: Tail) -> HostError:
+def _make_refusal(settings: HopSettings, tail: Tail) -> HostError | BusyError:
     words = tail.get_text()
     step = next((step for step, pattern in _STEPS if pattern.search(words)), "connect")
+    if step == "connect" and _BUSY.search(words):
+        return BusyError(f"ssh: {words}")
     if step == "host key" and re.search("No .* key is known", words):
         words += f"; {ADVICE}"
     error = RefusedError if step == "authenticate" else HostError

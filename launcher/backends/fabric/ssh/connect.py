@@ -71,12 +71,7 @@ class Connector:
     ) -> fabric.Connection:
         """Connect to one hop; retry if a busy sshd closes before its banner."""
         deadline = Deadline(settings.connect_timeout_s or limit_s, self._cancel)
-        while True:
-            try:
-                return self._try_once(settings, via, deadline)
-            except BusyError as e:
-                if not deadline.pause():
-                    raise HostError(settings.name, "connect", f"repeatedly: {e}") from None
+        return deadline.keep_trying(settings.name, lambda: self._try_once(settings, via, deadline))
 
     def _try_once(
         self, settings: HopSettings, via: fabric.Connection | None, deadline: Deadline
