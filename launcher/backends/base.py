@@ -22,9 +22,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import HostError, PslaunchError, SpecError
+from ..errors import HostError, HostsError, PslaunchError, SpecError
 from ..node.job import Limits, Node
 from .lines import CLOSE_EXTRA_S, LAST_WORDS_S, Dial, Ended, Line, Tell
+
+NO_HEAD = "has no head on a node: the launcher leads its jobs"
 
 
 class Backend:
@@ -46,7 +48,7 @@ class Backend:
 
         Raises PslaunchError, and then leaves nothing running.
         """
-        raise self._lack("starts no agents: its jobs begin by themselves")
+        return list(zip(nodes, self._open(nodes, limits, "serve"), strict=True))
 
     def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line | HostError]]:
         """Start as `start` does, but return an error in place of a node that fails, and keep the others."""
@@ -69,11 +71,16 @@ class Backend:
 
         Returns the declared nodes, or without any those that the backend finds, whose agents prove `secret`.
         """
-        raise self._lack("has no head on a node: the launcher leads its jobs")
+        return nodes, self._open(nodes[:1], limits, "lead")[0]
 
     def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
         """Let agents on the other nodes dial the head. Raises PslaunchError."""
-        raise self._lack("has no head on a node: the launcher leads its jobs")
+        failed: dict[int, HostError] = {}
+        for node, line in zip(nodes, self._open(nodes, limits, "dial"), strict=True):
+            if why := line.pass_on(dial, node):
+                failed[node.id] = HostError(node.name, "start", why)
+        if failed:
+            raise HostsError(failed, len(nodes))
 
     def prepare_release(self) -> str:
         """Return why a job that runs can't go on without this launcher, or ""; slow, in a thread."""
@@ -83,15 +90,15 @@ class Backend:
 
     def keep_way(self, path: str) -> Any:
         """Return the reach by which later shells find the head; a secret that they need is kept in `path`."""
-        raise self._lack("has no head on a node: the launcher leads its jobs")
+        raise self._lack(NO_HEAD)
 
     def open_head_line(self, record: Mapping[str, Any]) -> Line:
         """Open an observer's line to the head of a running job, from any later shell. Raises OSError."""
-        raise self._lack("has no head on a node: the launcher leads its jobs")
+        raise self._lack(NO_HEAD)
 
     def read_records(self) -> Iterator[bytes]:
         """Return the records of jobs known to node 0, one JSON object per line. Raises PslaunchError."""
-        raise self._lack("has no head on a node: the launcher leads its jobs")
+        raise self._lack(NO_HEAD)
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
         """Return the complete answer of a mode of node/later/relay.py on a node. Raises PslaunchError.
@@ -144,6 +151,13 @@ class Backend:
 
     def close(self) -> None:
         """End everything left on this side. May be called twice, never raises."""
+
+    def _open(self, nodes: Sequence[Node], limits: Limits, mode: str) -> list[Line]:
+        """Start keepers on all declared nodes or on none, with agents in a mode: serve, lead, or dial.
+
+        All that the methods above need, where each node is started by itself. Raises PslaunchError.
+        """
+        raise self._lack("starts no agents: its jobs begin by themselves" if mode == "serve" else NO_HEAD)
 
     def _lack(self, why: str) -> SpecError:
         return SpecError(f"the {self.name} backend {why}")

@@ -17,7 +17,7 @@ from ...node.job import Limits, Node
 from ...node.line import wire
 from ...options.hosts import Host
 from ..base import Backend
-from ..lines import CLOSE_EXTRA_S, Dial, Line
+from ..lines import CLOSE_EXTRA_S, Line
 from ..node_answers import Ending, read_answer
 from .spec import FabricReach
 from .ssh.channel import Channel
@@ -37,22 +37,8 @@ class FabricBackend(Backend):
         ask = self._prompt.ask if on_terminal else None
         self._fleet = Fleet(reach, ask=ask, give_up=self._prompt.give_up)
 
-    def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
-        return list(zip(nodes, self._open(nodes, limits, "serve"), strict=True))
-
     def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line | HostError]]:
         return list(zip(nodes, self._try_open(nodes, limits, "serve"), strict=True))
-
-    def start_head(self, nodes: Sequence[Node], limits: Limits, secret: str) -> tuple[Sequence[Node], Line]:
-        return nodes, self._open(nodes[:1], limits, "lead")[0]
-
-    def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
-        failed: dict[int, HostError] = {}
-        for node, line in zip(nodes, self._open(nodes, limits, "dial"), strict=True):
-            if why := line.pass_on(dial, node):
-                failed[node.id] = HostError(node.name, "start", why)
-        if failed:
-            raise HostsError(failed, len(nodes))
 
     def keep_way(self, path: str) -> FabricReach:
         return self._reach
@@ -97,7 +83,6 @@ class FabricBackend(Backend):
         self.release()
 
     def _open(self, nodes: Sequence[Node], limits: Limits, mode: str) -> list[Line]:
-        """Start an agent on each node. Raises HostsError with all failed hosts, and then leaves none."""
         opened = self._try_open(nodes, limits, mode)
         lines = [line for line in opened if isinstance(line, Line)]
         failed = {n.id: e for n, e in zip(nodes, opened, strict=True) if isinstance(e, HostError)}

@@ -17,7 +17,7 @@ from ...node.job import Limits, Node
 from ...node.line.beats import keep_beating
 from ...node.line.wire import BEAT
 from ..here import NODE, Here
-from ..lines import Dial, Line, choose_last_words
+from ..lines import Line, choose_last_words
 
 _LAST_WORDS_BYTES = 2000
 
@@ -31,26 +31,18 @@ class LocalBackend(Here):
         super().__init__("local")
         self._keepers: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
 
-    def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
+    def _open(self, nodes: Sequence[Node], limits: Limits, mode: str) -> list[Line]:
         lines: list[Line] = []
         try:
             with keep_beating(BEAT) as beaten:
                 for node in nodes:
-                    lines.append(self._start(node, limits, "serve"))
+                    lines.append(self._start(node, limits, mode))
                     beaten(lines[-1].write_fd)
         except ServiceError:
             for line in lines:
                 line.close()
             raise
-        return list(zip(nodes, lines, strict=True))
-
-    def start_head(self, nodes: Sequence[Node], limits: Limits, secret: str) -> tuple[Sequence[Node], Line]:
-        return nodes, self._start(nodes[0], limits, "lead")
-
-    def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
-        for node in nodes:
-            if why := self._start(node, limits, "dial").pass_on(dial, node):
-                raise _make_error(node, why)
+        return lines
 
     def _start(self, node: Node, limits: Limits, mode: str) -> Line:
         """Start a keeper in a session of its own. Raises ServiceError."""
@@ -66,7 +58,7 @@ class LocalBackend(Here):
             with keeper.stdin, keeper.stdout:
                 write_fd, read_fd = os.dup(keeper.stdin.fileno()), os.dup(keeper.stdout.fileno())
         except OSError as e:
-            raise _make_error(node, describe_error(e)) from e
+            raise ServiceError(f"no agent for node {node.id} ({node.name}): {describe_error(e)}") from e
         return Line(read_fd, write_fd, lambda: _read_last_words(said))
 
     def release(self) -> None:
@@ -88,10 +80,6 @@ class LocalBackend(Here):
                 with contextlib.suppress(ProcessLookupError):
                     keeper.send_signal(signal.SIGKILL if found and found.state in "Tt" else signal.SIGTERM)
         self.release()
-
-
-def _make_error(node: Node, why: str) -> ServiceError:
-    return ServiceError(f"no agent for node {node.id} ({node.name}): {why}")
 
 
 def _read_last_words(said: IO[bytes]) -> str:
