@@ -33,7 +33,7 @@ class Job:
     """
 
     def __init__(self, words: Sequence[str]) -> None:
-        from .backends.leash import KeptOutput
+        from .backends.lines import KeptOutput
 
         self._said = KeptOutput()
         argv = [sys.executable, "-P", "-m", __name__, str(os.getpid())]

@@ -28,6 +28,7 @@ from ..errors import ServiceError
 from ..node import procs
 from ..node.line.gate import Seals
 from ..node.loop import Loop
+from .lines import KeptOutput
 
 TERM_S = 0.5  # from TERM to KILL
 SETTLE_S = 0.5  # after the command's end, for clients that end with their daemons on other machines
@@ -35,7 +36,7 @@ KILLED_S = 0.25  # for the kernel to end what was killed
 LEASH_S = TERM_S + SETTLE_S + KILLED_S + 0.25  # for a leash after `end_now`
 AFTER_S = 5.0  # for the command that runs after it
 LEASH_ANSWER_S = 5.0  # for a leash, beyond the limit that it was given
-_SHOWN_BYTES, _READ_BYTES = 4000, 1 << 20
+_MESSAGE_BYTES = 65536
 # Kinds of messages: to the leash; from it; and for an end without a message.
 _END: Final = "end"
 _FOLLOW: Final = "follow"
@@ -54,32 +55,12 @@ def _receive(sock: socket.socket) -> tuple[str, Any]:
     """Return the next message, a kind and a value; `_GONE` stands for the end of the other side."""
     message = b""
     with contextlib.suppress(OSError):
-        message = sock.recv(_READ_BYTES)
+        message = sock.recv(_MESSAGE_BYTES)
     kind, value = json.loads(message) if message else (_GONE, None)
     return kind, value
 
 
 # --- The launcher's side. ---
-
-
-class KeptOutput:
-    """Output of a command, in memory."""
-
-    def __init__(self) -> None:
-        self.file, self._read = os.fdopen(os.memfd_create("said"), "w+b"), 0
-
-    def read(self, begin: int, size: int) -> bytes:
-        return os.pread(self.file.fileno(), size, begin)
-
-    def read_end(self) -> str:
-        return procs.read_text_end(self.file.fileno(), _SHOWN_BYTES)
-
-    def read_new(self, *, last: bool = False) -> list[str]:
-        """Return the whole lines that were not read by this before; last: and the beginning of one."""
-        data = self.read(self._read, _READ_BYTES)
-        end = data.rfind(b"\n") + 1 or (len(data) if last or len(data) == _READ_BYTES else 0)
-        self._read += end
-        return data[:end].decode("utf-8", "replace").splitlines()
 
 
 class Leashed:

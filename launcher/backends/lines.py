@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..node import codes
+from ..node import codes, procs
 from ..node.job import Node
 from ..node.line.wire import encode_control
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 CLOSE_EXTRA_S = 2.0
 LAST_WORDS_S = 0.5  # for a node to end its line after its job
+_SHOWN_BYTES, _READ_BYTES = 4000, 1 << 20
 OF_ANOTHER = "another version of pslaunch recorded where it runs: use that version, or --conf conf.py"
 
 
@@ -77,6 +78,29 @@ class Ended(NamedTuple):
     fd: int  # readable from then on; owned by the backend
     carrier: str  # its name in messages
     describe: Callable[[], tuple[str, bool]]  # the end in words, and True for one by a signal
+
+
+class KeptOutput:
+    """Output of a command, in memory."""
+
+    def __init__(self) -> None:
+        self.file, self._read = os.fdopen(os.memfd_create("said"), "w+b"), 0
+
+    def read(self, begin: int, size: int) -> bytes:
+        return os.pread(self.file.fileno(), size, begin)
+
+    def read_end(self) -> str:
+        return procs.read_text_end(self.file.fileno(), _SHOWN_BYTES)
+
+    def read_last_words(self) -> str:
+        return "" if self.file.closed else choose_last_words(self.read_end())
+
+    def read_new(self, *, last: bool = False) -> list[str]:
+        """Return the whole lines that were not read by this before; last: and the beginning of one."""
+        data = self.read(self._read, _READ_BYTES)
+        end = data.rfind(b"\n") + 1 or (len(data) if last or len(data) == _READ_BYTES else 0)
+        self._read += end
+        return data[:end].decode("utf-8", "replace").splitlines()
 
 
 def choose_last_words(text: str) -> str:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from typing import IO
 
 from ...errors import ServiceError
 from ...node import procs
@@ -17,9 +16,7 @@ from ...node.job import Limits, Node
 from ...node.line.beats import keep_beating
 from ...node.line.wire import BEAT
 from ..here import NODE, Here
-from ..lines import Line, choose_last_words
-
-_LAST_WORDS_BYTES = 2000
+from ..lines import KeptOutput, Line
 
 
 class LocalBackend(Here):
@@ -29,7 +26,7 @@ class LocalBackend(Here):
 
     def __init__(self, _reach: None = None) -> None:
         super().__init__("local")
-        self._keepers: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+        self._keepers: list[tuple[subprocess.Popen[bytes], KeptOutput]] = []
 
     def _open(self, nodes: Sequence[Node], limits: Limits, mode: str) -> list[Line]:
         lines: list[Line] = []
@@ -49,9 +46,9 @@ class LocalBackend(Here):
         self._grace_s, pipe = limits.grace_s, subprocess.PIPE
         argv = [*NODE, "keeper", str(limits.lost_after_s), str(limits.grace_s), mode]
         try:
-            said = os.fdopen(os.memfd_create("said"), "w+b")
+            said = KeptOutput()
             keeper = subprocess.Popen(
-                argv, stdin=pipe, stdout=pipe, stderr=said, start_new_session=True, bufsize=0
+                argv, stdin=pipe, stdout=pipe, stderr=said.file, start_new_session=True, bufsize=0
             )
             self._keepers.append((keeper, said))
             assert keeper.stdin is not None and keeper.stdout is not None
@@ -59,12 +56,12 @@ class LocalBackend(Here):
                 write_fd, read_fd = os.dup(keeper.stdin.fileno()), os.dup(keeper.stdout.fileno())
         except OSError as e:
             raise ServiceError(f"no agent for node {node.id} ({node.name}): {describe_error(e)}") from e
-        return Line(read_fd, write_fd, lambda: _read_last_words(said))
+        return Line(read_fd, write_fd, said.read_last_words)
 
     def release(self) -> None:
         for keeper, said in self._keepers:
             keeper.returncode = 0  # no longer waited for here
-            said.close()
+            said.file.close()
         self._keepers.clear()
 
     def close(self) -> None:
@@ -80,7 +77,3 @@ class LocalBackend(Here):
                 with contextlib.suppress(ProcessLookupError):
                     keeper.send_signal(signal.SIGKILL if found and found.state in "Tt" else signal.SIGTERM)
         self.release()
-
-
-def _read_last_words(said: IO[bytes]) -> str:
-    return "" if said.closed else choose_last_words(procs.read_text_end(said.fileno(), _LAST_WORDS_BYTES))
