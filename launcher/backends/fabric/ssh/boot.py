@@ -19,20 +19,20 @@ COMMAND = "exec /bin/sh -c 'IFS= read -r line; eval \"$line\"'"
 MAX_NOISE_BYTES = 256 * 1024
 NOISE_SHOWN_BYTES = 500
 
-_LOAD = """
-import os
-def take(n):
+# The zipapp lives in a nameless file: no cleanup, and no other program inherits it.
+_BOOT = """
+import os, sys
+from _blake2 import blake2b  # hashlib would load OpenSSL: megabytes
+
+def take(size):
     data = b""
-    while len(data) < n:
-        piece = os.read(0, n - len(data))
+    while len(data) < size:
+        piece = os.read(0, size - len(data))
         if not piece:
             raise SystemExit("pslaunch boot: the connection was closed")
         data += piece
     return data
-exec(take(int(take(8), 16)))
-"""
-# The zipapp lives in a nameless file: no cleanup, and no other program inherits it.
-_BOOT = """
+
 def hold(app):
     try:
         fd = os.memfd_create("pslaunch")
@@ -46,8 +46,6 @@ def hold(app):
     return "/proc/self/fd/%d" % fd
 
 def boot(argv, size, digest, marker):
-    import sys
-    from _blake2 import blake2b  # hashlib would load OpenSSL: megabytes
     app = take(size)
     if blake2b(app).hexdigest() != digest:
         raise SystemExit("pslaunch boot: the received data differ from what was sent")
@@ -78,11 +76,9 @@ class Boot(NamedTuple):
 def make_boot(argv: Sequence[str], agent_python: str | None) -> Boot:
     """Return the boot of one channel; `argv` reaches `pslaunch.node` unchanged."""
     app, sent = make_zipapp(), os.urandom(16).hex().encode()
-    search = make_search(f"exec({_LOAD!r})", agent_python)
     call = f"boot({list(argv)!a}, {len(app)}, {hashlib.blake2b(app).hexdigest()!r}, {sent!r})\n"
-    program = (_BOOT + call).encode()
-    payload = b"%s\n%08x%s%s" % (search.encode("utf-8", "surrogateescape"), len(program), program, app)
-    return Boot(payload, sent[16:] + sent[:16])
+    search = make_search(f"exec({_BOOT + call!r})", agent_python)
+    return Boot(search.encode("utf-8", "surrogateescape") + b"\n" + app, sent[16:] + sent[:16])
 
 
 def wait_for_marker(read: Callable[[int], bytes], marker: bytes) -> bytes:
