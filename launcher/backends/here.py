@@ -1,14 +1,14 @@
-"""A shell on the machine of a node: its records, files and head without a network."""
+"""This machine: records, files and head of a node on it without a network, and what commands answer."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..errors import SpecError
+from ..errors import PslaunchError, SpecError
 from ..node.job import Node
 from ..node.later.record import connect
 from .base import Backend
@@ -39,6 +39,21 @@ class Here(Backend):
         if node.id and self._far_hint:
             raise SpecError(f"node {node.id} can't be reached: its host is not known here; {self._far_hint}")
         return answer(node.name, words)
+
+
+def ask_command(
+    argv: Sequence[str], limit_s: float, make_error: Callable[[str], PslaunchError]
+) -> subprocess.CompletedProcess[str]:
+    """Return the end of a command, with its output. Raises the error made of the reason for none in time."""
+    try:
+        return subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="surrogateescape",
+            timeout=limit_s, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise make_error(f"does not answer within {limit_s:.0f} s") from None
+    except OSError as e:
+        raise make_error(f"can't be started: {e.strerror}") from None
 
 
 def answer(name: str, words: Sequence[str]) -> Iterator[bytes]:

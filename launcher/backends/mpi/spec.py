@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from ...options.sources import Given
 from ...options.spec import JobSpec
 from ..face import CommandLine
 from ..gate_of_agents import CarriedAgents
+from ..here import ask_command
 from ..hosts_spec import make_carried_spec, read_count, read_words, refuse_step
 from .options import FOR_MPIRUN, REFUSED
 
@@ -279,18 +279,12 @@ def find_mpirun(text: str, cwd: Path, environ: Mapping[str, str]) -> tuple[str, 
     if path is None:
         place = "" if "/" in text else " in PATH"
         raise PreflightError(f"no {text}{place}: {get_one}")
-    try:
-        done = subprocess.run(
-            [path, "--version"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, errors="replace", timeout=VERSION_S, check=False, env=environ,
-        )  # fmt: skip
-    except OSError as e:
-        raise PreflightError(f"{path} can't be started: {e.strerror}; {get_one}") from None
-    except subprocess.TimeoutExpired:
-        raise PreflightError(f"{path} --version does not end within {VERSION_S:.0f} s; {get_one}") from None
-    version = parse_version(done.stdout)
+    asked = [path, "--version"]
+    done = ask_command(asked, VERSION_S, lambda why: PreflightError(f"{path} {why}; {get_one}"))
+    said = done.stdout + done.stderr
+    version = parse_version(said)
     if version is None or version[0] not in VERSIONS:
-        first = next((line.strip() for line in done.stdout.splitlines() if line.strip()), "nothing")
+        first = next((line.strip() for line in said.splitlines() if line.strip()), "nothing")
         raise PreflightError(f"{path} is not Open MPI 4 or 5: its --version prints {first!r}; {get_one}")
     # With a path, mpirun looks for its daemon in the same folder of the hosts; with a name, in PATH there.
     return path if "/" in text else text, version

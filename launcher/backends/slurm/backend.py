@@ -22,6 +22,7 @@ from ...node.job import Limits, Node
 from ..carried import CarriedBackend, Command
 from ..failures import CarrierFailure
 from ..gate_of_agents import Arrival, Offer
+from ..here import ask_command
 from ..leash import Leashed
 from ..lines import Line, News
 from . import words
@@ -117,11 +118,4 @@ def find_silence() -> str:
 
 def ask_slurm(*argv: str) -> subprocess.CompletedProcess[str]:
     """Return what a command of Slurm says. Raises ServiceError without an answer in time."""
-    try:
-        return subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SINFO_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise ServiceError(f"{argv[0]} does not answer within {SINFO_S:.0f} s (scontrol ping)") from None
-    except OSError as e:
-        raise ServiceError(f"{argv[0]} can't be started: {e.strerror}") from None
+    return ask_command(argv, SINFO_S, lambda why: ServiceError(f"{argv[0]} {why}; scontrol ping tells more"))

@@ -17,6 +17,7 @@ import subprocess
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,10 +42,9 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its erro
 class Connector:
     """Factory of connections, with their shared known hosts and passphrases."""
 
-    def __init__(
-        self, host_keys: hostkeys.HostKeyChecker, passphrases: Passphrases, cancel: threading.Event
-    ) -> None:
-        self._host_keys, self._passphrases, self._cancel = host_keys, passphrases, cancel
+    def __init__(self, ask: Callable[[str], str] | None, cancel: threading.Event) -> None:
+        self._host_keys, self._passphrases = hostkeys.HostKeyChecker(ask), Passphrases(ask)
+        self._cancel = cancel
         self._lock = threading.Lock()
         self._transports = weakref.WeakSet[paramiko.Transport]()
         self._proxies: list[subprocess.Popen[bytes]] = []

@@ -49,7 +49,6 @@ class Fleet:
         """
         self._reach, self._ask, self._give_up = reach, ask, give_up
         self._config = Config(reach.host_key_policy)
-        self._host_keys = hostkeys.HostKeyChecker(ask)
         self._lock = threading.Lock()
         self._connections: dict[Route, Future[fabric.Connection]] = {}
         self._doors: dict[tuple[Route, str, int], threading.Semaphore] = {}
@@ -112,11 +111,10 @@ class Fleet:
         with contextlib.suppress(ImportError):
             import yaml  # noqa: F401 - all of it: Fabric takes a part, and fails if a thread is importing it
         from .connect import Connector
-        from .proof import Passphrases
 
         make_zipapp()  # cached for all threads
         with self._lock:
-            self._shared = self._shared or Connector(self._host_keys, Passphrases(self._ask), self._cancel)
+            self._shared = self._shared or Connector(self._ask, self._cancel)
 
     def _try(
         self, beaten: Callable[[int], None], argv: Sequence[str], host: Host, route: Future[Route]

@@ -12,13 +12,13 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from ....errors import HostError, SpecError
 from ....options.hosts import Host, parse_hosts
+from ...here import ask_command
 from . import keys
 
 SSH_G_LIMIT_S = 20.0  # `Match exec` may be slow, and the machine very busy
@@ -240,16 +240,11 @@ class Config:
     def _ask_ssh(self, name: str, user: str | None, port: int | None) -> Values:
         argv = [str(self.ssh), "-G", *(["-l", user] if user else []), *(["-p", str(port)] if port else [])]
         argv += ["--", name]
-        try:
-            done = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=SSH_G_LIMIT_S
-            )
-        except (OSError, subprocess.TimeoutExpired) as e:
-            raise HostError(name, "resolve", f"ssh -G: {e}") from None
+        done = ask_command(argv, SSH_G_LIMIT_S, lambda why: HostError(name, "resolve", f"ssh -G {why}"))
         if done.returncode:
-            words = done.stderr.decode("utf-8", "replace").strip()
-            raise HostError(name, "resolve", f"ssh -G: {words or f'exit code {done.returncode}'}")
-        return parse_ssh_output(done.stdout.decode("utf-8", "surrogateescape"))
+            words = done.stderr.strip() or f"exit code {done.returncode}"
+            raise HostError(name, "resolve", f"ssh -G: {words}")
+        return parse_ssh_output(done.stdout)
 
     def _read_files(self, name: str, user: str | None, port: int | None) -> Values:
         """Return the settings of a host from its file, as `_ask_ssh` does."""
