@@ -122,7 +122,9 @@ def read_words(
     except ValueError as e:
         raise SpecError(f"{value.shown}: {e}") from None
     for word in words:
-        name = word.lstrip("-").partition("=")[0].replace("-", "_") if word.startswith(("-", ":")) else ""
+        if not word.startswith(("-", ":")):
+            continue
+        name = word.lstrip("-").partition("=")[0].replace("-", "_")
         if why := refused.get(name):
             raise SpecError(f"{value.label}: {word} is not supported: {why}")
         if option := ours.get(name) or ours.get(word[:2]):

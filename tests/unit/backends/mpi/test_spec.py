@@ -163,6 +163,11 @@ def test_words_for_mpirun_keep_their_values(folder: Path) -> None:
     )
 
 
+def test_a_value_for_mpirun_may_be_like_the_name_of_an_option(folder: Path) -> None:
+    reach = make_reach(folder, "--mpirun_args", "--output rf --tune np")
+    assert reach.args == ("--output", "rf", "--tune", "np")
+
+
 def test_variables_are_those_of_the_job(folder: Path) -> None:
     assert make(folder, "-x", "A=b", "-x", "HOME", HOME="/me").draft.added_env == {"A": "b", "HOME": "/me"}
 
