@@ -71,7 +71,6 @@ class FabricBackend(Backend):
         self._fleet.cancel()
 
     def release(self) -> None:
-        self._prompt.give_up()
         self._fleet.close()
 
     def close(self) -> None:

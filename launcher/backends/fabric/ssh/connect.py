@@ -58,9 +58,8 @@ class Connector:
                     if not transport.is_authenticated():
                         transport.sock.shutdown(socket.SHUT_RDWR)  # works before its thread reads, too
 
-    def close(self) -> None:
-        """Abort attempts and end ProxyCommands as ssh does; some ignore a closed connection."""
-        self.give_up()
+    def end_proxies(self) -> None:
+        """End ProxyCommands as ssh does; some ignore a closed connection."""
         for process in self._proxies:
             with contextlib.suppress(OSError):
                 if process.poll() is None:

@@ -52,7 +52,8 @@ class Fleet:
         self._lock = threading.Lock()
         self._connections: dict[Route, Future[fabric.Connection]] = {}
         self._doors: dict[tuple[Route, str, int], threading.Semaphore] = {}
-        self.channels: list[Channel] = []  # those opened and not closed
+        self.channels: list[Channel] = []  # those opened
+        self._at_end = contextlib.ExitStack()  # closes all that was opened: channels, hosts, then jump hosts
         self._shared: Connector | None = None
         self._askpass: Askpass | None = None
         self._cancel = threading.Event()  # ends every attempt soon
@@ -90,21 +91,11 @@ class Fleet:
 
     def close(self) -> None:
         """Close all channels and connections; a running `open` fails soon. May be called twice."""
+        self.cancel()
         with self._lock:
             self._closed = True
-            channels, self.channels = self.channels, []
-            connections, self._connections = dict(self._connections), {}
-        if self._shared:
-            self._shared.close()
-        if self._askpass:
-            self._askpass.close()
-        for channel in channels:
-            channel.close()
-        # Hosts first, then their jump hosts.
-        for _, future in sorted(connections.items(), key=lambda item: -len(item[0])):
-            if future.done() and not future.exception():
-                with contextlib.suppress(Exception):
-                    future.result().client.close()
+        with contextlib.suppress(Exception):  # of paramiko, once all are closed
+            self._at_end.close()
 
     def _prepare(self) -> None:
         """Load slow libraries once and make the state that all threads share. May be called twice."""
@@ -114,7 +105,9 @@ class Fleet:
 
         make_zipapp()  # cached for all threads
         with self._lock:
-            self._shared = self._shared or Connector(self._ask, self._cancel)
+            if not self._shared:
+                self._shared = Connector(self._ask, self._cancel)
+                self._at_end.callback(self._shared.end_proxies)
 
     def _try(
         self, beaten: Callable[[int], None], argv: Sequence[str], host: Host, route: Future[Route]
@@ -130,6 +123,7 @@ class Fleet:
         with self._lock:
             if not self._closed:
                 self.channels.append(channel)
+                self._at_end.callback(channel.close)
                 beaten(channel.write_fd)
                 return channel
         channel.close()
@@ -159,6 +153,7 @@ class Fleet:
         with self._lock:
             if self._ask and not self._askpass and not self._closed:
                 self._askpass = Askpass(self._ask)
+                self._at_end.callback(self._askpass.close)
         limit_s = self._reach.connect_timeout_s
         with self._get_door((), route[0]):  # each opens its own connections
             return binary.boot_by_binary(
@@ -193,8 +188,9 @@ class Fleet:
             via = self._get_connection(hops[:-1]) if len(hops) > 1 else None
             with self._get_door(hops[:-1], hops[-1]):
                 connection = self._shared.connect(hops[-1], via, self._reach.connect_timeout_s)
-            with self._lock:  # `close` closes finished ones
+            with self._lock:
                 if not self._closed:
+                    self._at_end.callback(connection.client.close)
                     future.set_result(connection)
                     return
             connection.client.close()
