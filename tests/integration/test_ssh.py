@@ -229,7 +229,7 @@ def test_bulk_goes_both_ways_unchanged(client: Client, fleet: Callable[..., Flee
 
 
 ECHO = """
-import os, re, sys
+import ast, os, re, sys
 if "version_info" in sys.argv[4]:
     print("3.9.0")
     sys.exit(0)
@@ -238,10 +238,10 @@ def take(n):
     while len(data) < n:
         data += os.read(0, n - len(data))
     return data
-program = take(int(take(8), 16))
-size, marker = re.search(rb"boot\\(.*, (\\d+), '\\w+', b'(\\w+)'\\)", program).groups()
+program = ast.literal_eval(sys.argv[4].removeprefix("exec"))
+size, marker = re.search(r"boot\\(.*, (\\d+), '\\w+', b'(\\w+)'\\)", program).groups()
 take(int(size))
-os.write(1, marker[16:] + marker[:16])
+os.write(1, (marker[16:] + marker[:16]).encode())
 while data := os.read(0, 65536):
     while data:
         data = data[os.write(1, data):]
