@@ -105,14 +105,10 @@ def list_options(command: str) -> list[Row]:
     if command == "pserver":
         actions = [a for a in pserver_options._make_parser({})._actions if a.dest != "help"]
         found = [(a.dest, str(a.metavar), a.help or "") for a in actions]
-    elif command in registry.list_names():
-        rows = registry.get_options(command).values()
-        found = [(o.name, o.metavar if o.valued else "", _list_aliases(o.names) + o.text) for o in rows]
     else:
-        options = [p for p in COMMANDS[command].params if p.param_type_name == "option"]
-        found = [
-            (p.opts[0][2:], "" if p.is_flag else p.metavar, _list_aliases(p.opts) + p.help) for p in options
-        ]
+        rows = [o for o in getattr(COMMANDS[command], "options", {}).values() if o.name != "help"]
+        rows = [*registry.get_options(command).values()] if command in registry.list_names() else rows
+        found = [(o.name, o.metavar if o.valued else "", _list_aliases(o.names) + o.text) for o in rows]
     parts = [
         (name, metavar, *text.removesuffix("]").partition(" [default: ")) for name, metavar, text in found
     ]

@@ -9,34 +9,23 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
-import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, cast
 
 import typer
-from typer.core import TyperCommand
 
 from .backends.face import CHECK, CommandLine, Face
-from .backends.registry import OWN, find_added, find_face, find_owners, list_names, read_command
+from .backends.registry import OWN, find_added, find_face, find_owners, read_command
 from .errors import PslaunchError, SpecError
 from .node import codes
 from .node.logs import clean_lines
-from .options.typer_glue import (
-    Commands,
-    Listed,
-    UsageError,
-    make_flag_option,
-    make_parameter,
-    make_text_option,
-    make_typer_command,
-    print_help,
-    report_usage_errors,
-)
+from .options.typer_glue import Commands, RowCommand, UsageError, print_help
 
 if TYPE_CHECKING:
+    from .options.options import Option
     from .options.spec import Elsewhere, JobSpec
 
 BROKEN_PIPE: Final = codes.SIGNAL_BASE + 13
@@ -45,89 +34,58 @@ CANT_WRITE: Final = "can't write to standard output"
 WRITE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
-JSON: Final = make_flag_option("json", "Print JSON: one object a line.")
-
-
 # --- Commands of the backends. ---
 
 
-def _list_face(name: str) -> Listed:
+def _find_group(name: str) -> Any:
     """Return `pslaunch NAME`. Raises SpecError for a backend that can't be imported."""
     face = find_face(name)
     if "" in face.helps:
-        return _list_job(face, "")
+        return JobCommand(face, "")
     names = [command for command in face.helps if command != CHECK]
     others = {CHECK: f"pslaunch {CHECK} {name}", **{word: f"pslaunch {word}" for word in LATER}, **face.meant}
-    group = Commands(name, face.help, names, lambda command: _list_job(face, command), meant=others)
-    return Listed(face.help, lambda _words: group)
+    return Commands(name, face.help, names, lambda command: JobCommand(face, command), meant=others)
 
 
-def _list_check(name: str) -> Listed:
-    face = find_face(name)
-    if CHECK in face.helps:
-        return _list_job(face, CHECK)
-
-    def refuse(_words: Sequence[str]) -> None:
-        raise SpecError(f"pslaunch {name} has no hosts to check; with --dry_run it prints its plan")
-
-    return Listed("", refuse)
-
-
-def _list_job(face: Face, command: str) -> Listed:
-    return Listed(face.helps[command], lambda _words: JobCommand(face, command))
-
-
-class JobCommand(TyperCommand):
+class JobCommand(RowCommand):
     """A command that starts or checks a job: unknown words are passed to the trainer and the program."""
 
     def __init__(self, face: Face, command: str) -> None:
         name = face.name if command in ("", CHECK) else command
-        text, metavar = inspect.cleandoc(face.helps[command]), "[OPTIONS] [PROGRAM [ARGS]...]"
-        super().__init__(name, help=text, options_metavar=metavar, rich_markup_mode=None)
-        self.options = {option.name: option for option in face.list_options()}
+        super().__init__(name, face.helps.get(command, ""), {"[PROGRAM [ARGS]...]": ""})
         self._face, self._command = face, command
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        from .options.args import split_command_line
-        from .options.options import make_flag
+    def list_options(self) -> Sequence[Option]:
+        return self._face.list_options()
 
-        options = {**self.options, "help": make_flag("help", "Print this text.")}
-        with report_usage_errors(ctx):
-            split = split_command_line(args, options, find_owners, self._face.list_refused())
-        if "help" in split.ours:
-            print_help(ctx)
-        ctx.meta["split"] = split
-        return []
-
-    def format_options(self, _ctx: Any, formatter: Any) -> None:
+    def list_headings(self) -> Mapping[str, Collection[str]]:
         from .options.options import HEADINGS
 
-        rows = {}
-        for name, option in self.options.items():
-            shown = ", ".join(sorted(option.names, key=lambda each: each.startswith("--")))
-            rows[name] = (f"{shown} {option.metavar}" if option.valued else shown, option.text)
-        rows["help"] = ("-h, --help", "Show this message and exit.")
         named = {name for _, names in HEADINGS.values() for name in names}
-        own = [name for name in rows if name not in named]
-        for heading, (example, names) in {"Nodes": (self._face.example, own), **HEADINGS}.items():
-            found = [row for name, row in rows.items() if name in names]
-            if found:
-                with formatter.section(f"{heading}, as in {example}" if example else heading):
-                    formatter.write_dl(found)
+        own = {"Nodes": (self._face.example, [name for name in self.options if name not in named])}
+        return {
+            f"{heading}, as in {example}" if example else heading: names
+            for heading, (example, names) in {**own, **HEADINGS}.items()
+        }
 
-    def invoke(self, ctx: Any) -> None:
+    def act(self, ctx: Any, words: Sequence[str]) -> int:
         """Check or start the job, or do what its backend does in place of that."""
+        from .options.args import split_command_line
 
         def tell(text: str) -> None:
             _complain(ctx.command_path, f"note: {text}", codes.OK)
 
         face, command = self._face, self._command
-        with report_usage_errors(ctx):
-            line, spec = read_command(face, command, ctx.meta["split"], tell)
+        if command not in face.helps:
+            raise SpecError(f"pslaunch {face.name} has no hosts to check; with --dry_run it prints its plan")
+        split = split_command_line(words, self.options, find_owners, face.list_refused())
+        if "help" in split.ours:
+            print_help(ctx)
+        line, spec = read_command(face, command, split, tell)
         if command == CHECK:
-            raise typer.Exit(face.check(line, spec))
+            return face.check(line, spec)
         code = face.act(line, spec)
-        raise typer.Exit(_start(line, spec) if code is None else code)
+        return _start(line, spec) if code is None else code
 
 
 def _start(line: CommandLine, spec: JobSpec) -> int:
@@ -145,49 +103,101 @@ def _start(line: CommandLine, spec: JobSpec) -> int:
 # --- Commands of later shells, and others. ---
 
 
-class Later(NamedTuple):
-    """A command of later shells."""
+class Plain(NamedTuple):
+    """A command of a few words."""
 
     text: str
-    function: str  # of run/, as module:name; it takes `own` by name, out, as_json and elsewhere
-    own: Sequence[inspect.Parameter] = ()
+    function: str  # module:name; it takes the words, then by name the options, out, and elsewhere if it asks
+    words: Sequence[str] = ()
+    options: Sequence[str] = ("json",)
+    asks: bool = True  # for a job, at the place that further options name
 
 
-JOB_WORD: Final = make_parameter(
-    "word", str, typer.Argument(metavar="JOB", help="A job's id or name, or the beginning of its id.")
-)
-KILL: Final = make_flag_option("kill", "Stop at once, without SIGTERM and grace.")
-FOLLOW: Final = make_flag_option("follow", "Continue until the job ends.", "-f")
-STOP: Final = Later(
-    "Stop a job and wait for its end.", "jobs:stop_job", [JOB_WORD, make_parameter("kill", bool, KILL, False)]
-)
-LATER: Final[Mapping[str, Later]] = {
-    "jobs": Later("List detached jobs, and the results of earlier ones.", "jobs:show_jobs"),
-    "status": Later("Print the state of a job and of each of its processes.", "jobs:show_status", [JOB_WORD]),
-    "top": Later("Show a running job live, without the output of its programs; Ctrl+C leaves it alone.",
-        "jobs:show_top", [JOB_WORD]),
-    "logs": Later("Print the output of a job's processes.", "jobs:show_logs", [
-        JOB_WORD,
-        make_parameter("process", str | None, typer.Argument(metavar="[PROCESS]", show_default=False,
-            help="One process, such as trainer/1 or setup/0; else all."), None),
-        make_parameter("follow", bool, FOLLOW, False),
-    ]),
-    "report": Later(
+WORD_TEXTS: Final = {
+    "JOB": "A job's id or name, or the beginning of its id.",
+    "[PROCESS]": "One process, such as trainer/1 or setup/0; else all.",
+    "JOB|LOG_DIR": "A job, as above, or a folder with its logs.",
+    "DIR": "Folder for output/, and log/ with a folder for each node.",
+    "[TOPIC]...": "A page, or a command; all are listed unless given.",
+}
+STOP: Final = Plain("Stop a job and wait for its end.", "run.jobs:stop_job", ["JOB"], ["kill", "json"])
+LATER: Final[Mapping[str, Plain]] = {
+    "jobs": Plain("List detached jobs, and the results of earlier ones.", "run.jobs:show_jobs"),
+    "status": Plain("Print the state of a job and of each of its processes.", "run.jobs:show_status",
+        ["JOB"]),
+    "top": Plain("Show a running job live, without the output of its programs; Ctrl+C leaves it alone.",
+        "run.jobs:show_top", ["JOB"]),
+    "logs": Plain("Print the output of a job's processes.", "run.jobs:show_logs", ["JOB", "[PROCESS]"],
+        ["follow", "json"]),
+    "report": Plain(
         "Write a page about a job that a browser shows without a network: charts, processes, failure.",
-        "report:write_report", [
-        make_parameter("word", str, typer.Argument(metavar="JOB|LOG_DIR",
-            help="A job, as above, or a folder with its logs.")),
-        make_parameter("path", Path, typer.Option("--output", "-o", metavar="FILE", help="File to write."),
-            "report.html"),
-    ]),
+        "run.report:write_report", ["JOB|LOG_DIR"], ["output", "json"]),
     "stop": STOP,
-    "fetch": Later("Fetch a job's output and all logs from its nodes.", "jobs:fetch_job", [
-        JOB_WORD,
-        make_parameter("folder", str, typer.Argument(metavar="DIR",
-            help="Folder for output/, and log/ with a folder for each node.")),
-    ]),
+    "fetch": Plain("Fetch a job's output and all logs from its nodes.", "run.jobs:fetch_job", ["JOB", "DIR"]),
     "delete": STOP._replace(text="Another name of `pslaunch stop`."),
 }  # fmt: skip
+ABOUT: Final[Mapping[str, Plain]] = {
+    "version": Plain("Print the version and its build features.", "cli:show_version", asks=False),
+    "help": Plain("Show a page of the documentation, or the help of a command.", "cli:show_help",
+        ["[TOPIC]..."], [], asks=False),
+}  # fmt: skip
+
+
+class PlainCommand(RowCommand):
+    def __init__(self, name: str, plain: Plain) -> None:
+        super().__init__(name, plain.text, {word: WORD_TEXTS[word] for word in plain.words})
+        self._plain = plain
+        self._faces: list[Face] = []  # whose places are options
+
+    def list_options(self) -> Iterable[Option]:
+        from .options.options import LATER_OPTIONS
+
+        return [LATER_OPTIONS[name] for name in self._plain.options] + self._list_places(OWN)
+
+    def _list_places(self, names: Iterable[str]) -> list[Option]:
+        from .options.kinds import Text
+        from .options.options import Option
+
+        faces = [*map(find_face, names)] if self._plain.asks else []
+        self._faces += faces
+        said = [(name, *said) for face in faces for name, said in face.place.items()]
+        return [Option(name, Text(), text, metavar) for name, metavar, text in said]
+
+    def act(self, ctx: Any, words: Sequence[str]) -> int | None:
+        from .options.args import split_plain_line
+        from .options.sources import Given
+
+        # Other packages are looked for only if an option is unknown.
+        ours, found = split_plain_line(words, self.options, lambda: self._list_places(find_added()))
+        if "help" in ours:
+            print_help(ctx)
+        self._check_number(found, f"usage: {ctx.command_path} {self.options_metavar}")
+        given = Given(self.options, ours)
+        values = {"as_json" if name == "json" else name: given.read(name) for name in self._plain.options}
+        if self._plain.asks:
+            values["elsewhere"] = self._find_elsewhere(
+                {name: value[0].text for name, value in ours.items() if name not in self._plain.options}
+            )
+        module, _, name = self._plain.function.partition(":")
+        function = getattr(importlib.import_module(f".{module}", __package__), name)
+        left_out = [None] * (len(self.words) - len(found))
+        return cast("int | None", function(*found, *left_out, out=sys.stdout, **values))
+
+    def _check_number(self, found: Sequence[str], usage: str) -> None:
+        missing = next((name for name in [*self.words][len(found) :] if not name.startswith("[")), "")
+        if missing:
+            jobs = "; pslaunch jobs lists the jobs" if missing == "JOB" else ""
+            raise SpecError(f"{missing} is missing; {usage}{jobs}")
+        if len(found) > len(self.words) and not usage.endswith("..."):
+            raise SpecError(f"too many words: {' '.join(found[len(self.words) :])}; {usage}")
+
+    def _find_elsewhere(self, given: Mapping[str, str]) -> Elsewhere | None:
+        """Return the place to ask for jobs; None if none is given."""
+        asked = [face for face in self._faces if given.keys() & face.place.keys()]
+        if len(asked) > 1:
+            one, other = (next(name for name in face.place if name in given) for face in asked[:2])
+            raise SpecError(f"--{one} and --{other} are both given: only one place is asked")
+        return asked[0].find_place(given, Path.cwd()) if asked else None
 
 
 # Programs of the runtime: their help, module, and first arguments.
@@ -203,37 +213,27 @@ PROGRAMS: Final = {
 }
 
 
-def _make_program(name: str) -> Any:
-    """Return a command that becomes a program of the runtime."""
-    text, module, *first = PROGRAMS[name]
+class ProgramCommand(RowCommand):
+    """A command that becomes a program of the runtime, which reads its words itself."""
 
-    def become(ctx: typer.Context) -> None:
+    def act(self, _ctx: Any, words: Sequence[str]) -> None:
+        _, module, *first = PROGRAMS[str(self.name)]
         # -P: import from the installed package, never from the current folder.
-        words = [sys.executable, "-P", "-m", f"pslaunch.runtime.{module}", *first, *ctx.args]
-        os.execv(sys.executable, words)
-
-    passing = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-    return make_typer_command(become, help=text, context_settings=passing)
+        os.execv(sys.executable, [sys.executable, "-P", "-m", f"pslaunch.runtime.{module}", *first, *words])
 
 
-def help(
-    topic: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TOPIC]", help="A page, or a command; all are listed unless given."),
-    ] = None,
-) -> None:
-    """Show a page of the documentation, or the help of a command."""
+def show_help(*words: str, out: TextIO) -> None:
     from pslaunch.runtime.shared.env import suggest
 
     from .views.pages import list_pages, read_title, show_page
 
-    words, pages = topic or [], list_pages()
+    pages = list_pages()
     if not words:
         typer.echo("pslaunch help TOPIC shows one of these pages, or the help of a command:")
         for name, page in pages.items():
             typer.echo(f"  {name:16} {read_title(page)}")
     elif len(words) == 1 and words[0] in pages:
-        show_page(pages[words[0]], sys.stdout)
+        show_page(pages[words[0]], out)
     elif words[0] not in MEANT and words[0] not in (commands := app.list_commands(None)):
         meant = suggest(words[0], [*pages, *commands])
         raise SpecError(f"no page or command {words[0]!r}{meant}; pages: {', '.join(pages)}")
@@ -241,8 +241,7 @@ def help(
         _invoke([*words, "--help"])
 
 
-def version(json: Annotated[bool, JSON] = False) -> None:
-    """Print the version and its build features."""
+def show_version(*, out: TextIO, as_json: bool) -> None:
     from pslaunch.runtime import _core
 
     from . import __version__
@@ -250,17 +249,16 @@ def version(json: Annotated[bool, JSON] = False) -> None:
     core = _core.get_features()
     features = {"with_avx": core["avx2"], "with_gpu": core["gpu"], "with_double": core["double"],
                 "with_python": True, "with_rdma": core["rdma"], "with_timer": False}  # fmt: skip
-    if json:
-        import json as text
+    if as_json:
+        import json
 
-        typer.echo(text.dumps({"version": __version__, **features}))
+        typer.echo(json.dumps({"version": __version__, **features}))
         return
     typer.echo(f"pslaunch {__version__}, compiled with")
     for name, on in features.items():
         typer.echo(f"    {name}: {'ON' if on else 'OFF'}")
 
 
-ABOUT: Final[Mapping[str, Callable[..., None]]] = {"version": version, "help": help}
 # Command lines by other tools' words for them.
 MEANT: Final = {
     **dict.fromkeys(("", "run", "start", "launch", "train", "torchrun"), "pslaunch local"),
@@ -273,52 +271,15 @@ MEANT: Final = {
 }
 
 
-def _find_elsewhere(given: dict[str, str], faces: Sequence[Face]) -> Elsewhere | None:
-    """Return the place to ask for jobs; None if none is given."""
-    asked = [face for face in faces if given.keys() & face.place.keys()]
-    if len(asked) > 1:
-        one, other = (next(name for name in face.place if name in given) for face in asked[:2])
-        raise SpecError(f"--{one} and --{other} are both given: only one place is asked")
-    return asked[0].find_place(given, Path.cwd()) if asked else None
-
-
-def _make_later(later: Later, words: Sequence[str]) -> Any:
-    """Return a command with the options of all places; of other packages too if a word is none of ours."""
-
-    def make(names: Sequence[str]) -> Any:
-        faces = [*map(find_face, names)]
-        options = {name: said for face in faces for name, said in face.place.items()}
-
-        def run(**values: Any) -> None:
-            given = {name: text for name in options if (text := values.pop(name)) is not None}
-            with report_usage_errors(values.pop("ctx")):
-                elsewhere = _find_elsewhere(given, faces)
-            module, _, name = later.function.partition(":")
-            act = getattr(importlib.import_module(f".run.{module}", __package__), name)
-            raise typer.Exit(act(**values, out=sys.stdout, elsewhere=elsewhere) or codes.OK)
-
-        places = [make_text_option(name, *said) for name, said in options.items()]
-        added = [make_parameter("as_json", bool, JSON, False), *places]
-        return make_typer_command(run, [*later.own, *added], help=later.text)
-
-    command = make(OWN)
-    known = {name for option in command.params for name in option.opts}
-    strange = any(word.startswith("-") and word.partition("=")[0] not in known for word in words)
-    return make(list_names()) if strange else command
-
-
-def _find(name: str) -> Listed:
-    if later := LATER.get(name):
-        return Listed(later.text, lambda words: _make_later(later, words))
-    if plain := ABOUT.get(name):
-        return Listed(plain.__doc__ or "", lambda _words: make_typer_command(plain))
+def _find(name: str) -> Any:
+    if plain := LATER.get(name) or ABOUT.get(name):
+        return PlainCommand(name, plain)
     if name in PROGRAMS:
-        return Listed(PROGRAMS[name][0], lambda _words: _make_program(name))
+        return ProgramCommand(name, PROGRAMS[name][0], {})
     if name == CHECK:
         text = "Check the hosts or the cluster of a job without starting it."
-        group = Commands(CHECK, text, OWN, _list_check, find_added)
-        return Listed(text, lambda _words: group)
-    return _list_face(name)
+        return Commands(CHECK, text, OWN, lambda of: JobCommand(find_face(of), CHECK), find_added)
+    return _find_group(name)
 
 
 app = Commands(

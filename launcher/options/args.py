@@ -7,15 +7,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from pslaunch.runtime.shared.env import find_near, parse_bool
+from pslaunch.runtime.shared.env import find_near, parse_bool, suggest
 
 from ..errors import SpecError
 from .foreign import explain_foreign
-from .kinds import Text, Value, parse_argument
+from .kinds import SourceValues, Text, Value, parse_argument
 from .options import TRAINER, Option
 
 DEFAULT_PROGRAM: Final = "train.py"
@@ -51,8 +51,18 @@ def split_command_line(
     Names may be written with dashes or underscores. Raises SpecError naming a word without a clear owner:
     a near miss of ours, a single dash, a value missing or too many, an option twice.
     """
-    aliases = {alias: name for name, option in options.items() for alias in option.aliases}
-    return _Splitter(words, {**options, **TRAINER}, aliases, find_others, refused).split()
+    return _Splitter(words, {**options, **TRAINER}, find_others, refused).split()
+
+
+def split_plain_line(
+    words: Sequence[str], options: Mapping[str, Option], find_more: Callable[[], Iterable[Option]]
+) -> tuple[SourceValues, list[str]]:
+    """Split the line of a command without a program into options and other words, in any order.
+
+    find_more: returns further options, if one is unknown. Raises SpecError.
+    """
+    splitter = _Splitter(words, options)
+    return splitter.ours, splitter.split_plain(find_more)
 
 
 @dataclass
@@ -61,19 +71,24 @@ class _Splitter:
 
     words: Sequence[str]
     options: Mapping[str, Option]
-    aliases: Mapping[str, str]  # with their dashes (`-n`), and the option's name
-    find_others: Callable[[str], Sequence[str]]
-    refused: Mapping[str, str]
+    find_others: Callable[[str], Sequence[str]] = lambda _name: ()
+    refused: Mapping[str, str] = field(default_factory=dict)
     at: int = 0
     ours: dict[str, list[Value]] = field(default_factory=dict)
     forwarded: list[str] = field(default_factory=list)
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """The options' names by their aliases, which have their dashes (`-n`)."""
+        return {alias: name for name, option in self.options.items() for alias in option.aliases}
 
     def split(self) -> Split:
         while self.at < len(self.words) and (word := self.words[self.at]).startswith("-"):
             if word in ("--", "-m"):
                 break
             self.at += 1
-            self._take_option(word)
+            if not self._take_ours(word):
+                self._take_foreign(word)
         rest = [*self.words[self.at :]]
         is_module = rest[:1] == ["-m"]
         if rest[:1] == ["--"] or is_module:
@@ -85,13 +100,25 @@ class _Splitter:
             raise SpecError("-m needs a module's name: -m MODULE")
         return Split(self.ours, tuple(self.forwarded), program, tuple(rest), is_module)
 
-    def _take_option(self, word: str) -> None:
-        word = "--help" if word == "-h" and "help" in self.options else word
-        written, has_value, text = word.partition("=")
-        value = text if has_value else None
-        if written in self.aliases:
-            self._take_ours(self.aliases[written], value, written)
-            return
+    def split_plain(self, find_more: Callable[[], Iterable[Option]]) -> list[str]:
+        """Take all options and return the other words."""
+        others: list[str] = []
+        while self.at < len(self.words) and (word := self.words[self.at]) != "--":
+            self.at += 1
+            if word in ("", "-") or not word.startswith("-"):
+                others.append(word)
+            elif not self._take_ours(word):
+                self.options = {**self.options, **{option.name: option for option in find_more()}}
+                if not self._take_ours(word):
+                    known = [name for option in self.options.values() for name in option.names]
+                    name = word.partition("=")[0]
+                    near = suggest(name, known, f"; options: {', '.join(known)}", NEAR)
+                    raise SpecError(f"unknown option {name}{near}")
+        return [*others, *self.words[self.at + 1 :]]
+
+    def _take_foreign(self, word: str) -> None:
+        """Forward an option that is not ours to the program, unless it may be meant for us."""
+        written = word.partition("=")[0]
         name = written[2:]
         if (bare := written.lstrip("-").replace("-", "_")) in self.refused:
             raise SpecError(f"{written} is not supported: {self.refused[bare].format(written)}")
@@ -103,30 +130,33 @@ class _Splitter:
                 "put options of the program after the program's name"
             )
         key = name.replace("-", "_")
-        if key in self.options:
-            self._take_ours(key, value, f"--{key}")
-        else:
-            if others := self.find_others(key):
-                raise SpecError(
-                    f"this command has no option --{key}; commands that have it: {', '.join(others)}"
-                )
-            self._refuse_foreign(f"--{name}")
-            self._refuse_near_miss(name, key)
-            self.forwarded.append(word)
+        if others := self.find_others(key):
+            raise SpecError(f"this command has no option --{key}; commands that have it: {', '.join(others)}")
+        self._refuse_foreign(f"--{name}")
+        self._refuse_near_miss(name, key)
+        self.forwarded.append(word)
 
-    def _take_ours(self, name: str, value: str | None, shown: str) -> None:
-        """Take an option. value: after `=`; shown: the option as it was written, with underscores."""
+    def _take_ours(self, word: str) -> bool:
+        """Take an option with its values, unless it is none of ours."""
+        shown, has_value, value = word.partition("=")
+        name = self.aliases.get(shown, "")
+        if not name and shown.startswith("--"):
+            name = shown[2:].replace("-", "_")
+            shown = f"--{name}"  # as it was written, with underscores
+        if name not in self.options:
+            return False
         option = self.options[name]
         if name in self.ours and not option.repeatable:
             others = ", ".join(one for one in option.names if one != shown)
             raise SpecError(f"{shown} is given twice" + (f"; the same option: {others}" if others else ""))
         if option.valued:
-            text = self._take_values(option, [] if value is None else [value], shown)
+            value = self._take_values(option, [value] if has_value else [], shown)
         elif isinstance(option.kind, Text):
-            text = "1" if value is None else value
+            value = value if has_value else "1"
         else:
-            text = str(value is None or parse_argument(parse_bool, value, shown))
-        self.ours.setdefault(name, []).append(Value(text, shown))
+            value = str(not has_value or parse_argument(parse_bool, value, shown))
+        self.ours.setdefault(name, []).append(Value(value, shown))
+        return True
 
     def _take_values(self, option: Option, found: list[str], shown: str) -> str:
         dashed, count = isinstance(option.kind, Text) and option.kind.dashed, option.values
@@ -134,10 +164,9 @@ class _Splitter:
             rest = self.words[self.at : self.at + 1]
             if not rest or (not dashed and (rest[0].startswith("--") or rest[0] in self.aliases)):
                 hint = f" ({rest[0]} is an option)" if rest else ""
-                if count > 1:
-                    raise SpecError(f"{shown} needs {count} values: {shown}{' VALUE' * count}{hint}")
-                form = f"{shown}=VALUE" if shown.startswith("--") else f"{shown} VALUE"
-                raise SpecError(f"{shown} needs a value: {form}{hint}")
+                what = "a value" if count == 1 else f"{count} values"
+                form = f"{shown}{'=' if count == 1 and shown[:2] == '--' else ' '}{option.metavar or 'VALUE'}"
+                raise SpecError(f"{shown} needs {what}: {form}{hint}")
             found += rest
             self.at += 1
         if any(" " in value for value in found[:-1]):

@@ -37,7 +37,7 @@ def find_words(command: Any, ctx: Any, words: Sequence[str], incomplete: str) ->
     """Return what may follow the words of a command line, where `incomplete` is the beginning of a word."""
     with contextlib.suppress(SpecError):
         while words and hasattr(command, "texts"):  # a group
-            command, words = command.get_command(ctx, words[0], words[1:]), words[1:]
+            command, words = command.get_command(ctx, words[0]), words[1:]
         found = _list_words(command, ctx, words, "" if incomplete == "=" else incomplete)
         return [Completion(word) for word in found if word.startswith(incomplete.removeprefix("="))]
     return []
@@ -47,11 +47,8 @@ def _list_words(command: Any, ctx: Any, words: Sequence[str], incomplete: str) -
     if hasattr(command, "texts"):
         options = [shown.removeprefix("-h, ").partition(" ")[0] for shown in command.texts]
         return [] if words else [*command.list_commands(ctx), *options]
-    rows = getattr(command, "options", {})  # of a job, whose first word without dashes is a program
-    params = command.get_params(ctx)
-    known: dict[str, Sequence[str] | None]  # by option, the words that its value may be; None: it has none
-    known = {name: None if getattr(p, "is_flag", True) else () for p in params for name in p.opts}
-    for row in rows.values():
+    known: dict[str, Sequence[str] | None] = {}  # by option, words for its value, if it has one
+    for row in command.options.values():
         known |= dict.fromkeys(row.names, getattr(row.kind, "words", ()) if row.valued else None)
     place, awaiting = 0, ""
     for word in (w for w in words if w != "="):  # bash makes three words of --name=value
@@ -62,14 +59,13 @@ def _list_words(command: Any, ctx: Any, words: Sequence[str], incomplete: str) -
         elif known.get(word) is not None:
             awaiting = word
     name = awaiting or incomplete.partition("=")[0]
-    if rows and place:
+    if place and not any(command.words.values()):  # they are a program's
         return []
     if awaiting or "=" in incomplete:
         return [f"{'' if awaiting else f'{name}='}{value}" for value in known.get(name) or ()]
     if incomplete.startswith("-"):
         return known
-    jobs = [p.metavar for p in params if p.param_type_name == "argument"][:1] == ["JOB"] and not place
-    return _list_jobs() if jobs else []
+    return _list_jobs() if [*command.words][:1] == ["JOB"] and not place else []
 
 
 def _list_jobs() -> Iterable[str]:

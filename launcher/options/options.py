@@ -136,6 +136,15 @@ ENV: Final = Option(name="env", metavar="NAME[=VALUE]", kind=Text(repeatable=Tru
 
 GPUS: Final = Option(name="gpus", metavar="LIST", kind=Text(), aliases=("--devices",),
     says="all that are found", help="GPUs of each node: their number, or which, such as 0,1.")  # fmt: skip
+JSON: Final = make_flag("json", "Print JSON: one object a line.")
+# Of later shells, beside the places of jobs.
+LATER_OPTIONS: Final = {option.name: option for option in (
+    make_flag("kill", "Stop at once, without SIGTERM and grace."),
+    make_flag("follow", "Continue until the job ends.", ("-f",)),
+    Option(name="output", metavar="FILE", kind=Text(), default="report.html", aliases=("-o",),
+        help="File to write."),
+    JSON,
+)}  # fmt: skip
 
 # Of every job.
 COMMON: Final[Sequence[Option]] = (
@@ -215,7 +224,7 @@ COMMON: Final[Sequence[Option]] = (
         needs=(*ATTACHED, Need("dry_run", True))),
     make_flag("detach", "Return as soon as the programs run; the job continues by itself."),
     make_flag("dry_run", "Print the plan and start nothing."),
-    make_flag("json", "Print JSON: one object a line."),
+    JSON,
 )  # fmt: skip
 
 # Of jobs on hosts that are there before and after them.

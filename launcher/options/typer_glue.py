@@ -1,20 +1,25 @@
-"""Extensions of typer: groups of commands, commands with errors in our words, and their parameters.
+"""Extensions of typer: groups of commands, and commands whose options are rows of options.py.
 
 The list of commands needs nothing else of this folder: for its speed the rest is imported where it is used.
+Typer's own options would need pydantic, which takes longer to import than a job to start.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .. import __version__
 from ..errors import SpecError
+
+if TYPE_CHECKING:
+    from .options import Option
 
 HELP_NAMES: Final = ("--help", "-h")
 PROGRAM_OPTIONS: Final[Mapping[str, str]] = {
@@ -40,16 +45,6 @@ def print_help(ctx: Any) -> None:
     ctx.exit()
 
 
-# Typer would import pydantic for the options of a group, which takes longer than starting a job.
-
-
-class Listed(NamedTuple):
-    """A command as its group lists it. It is made only when it is invoked, from the words after its name."""
-
-    text: str  # its help; "": it is not listed
-    make: Callable[[Sequence[str]], Any]  # raises SpecError
-
-
 class Commands(TyperGroup):
     """A group of commands: help without arguments, and the nearest command for an unknown one."""
 
@@ -58,7 +53,7 @@ class Commands(TyperGroup):
         name: str,
         text: str,
         names: Sequence[str],
-        find: Callable[[str], Listed],
+        find: Callable[[str], Any],
         find_added: Callable[[], Iterable[str]] = tuple,
         meant: Mapping[str, str] = {},
         headings: Mapping[str, Sequence[str]] = {"Commands": ()},
@@ -111,14 +106,14 @@ class Commands(TyperGroup):
     def list_commands(self, _ctx: Any) -> list[str]:
         return [*self._names, *(name for name in self._find_added() if name not in self._names)]
 
-    def get_command(self, _ctx: Any, name: str, words: Sequence[str] = ()) -> Any:
-        """Return a command, made for these words. Raises SpecError."""
-        return self._find(name).make(words)
+    def get_command(self, _ctx: Any, name: str) -> Any:
+        """Return a command. Raises SpecError."""
+        return self._find(name)
 
     def invoke(self, ctx: Any) -> Any:
         name, *words = ctx.args
         with report_usage_errors(ctx):
-            command = self.get_command(ctx, name, words)
+            command = self._find(name)
         with command.make_context(name, words, parent=ctx) as inner:
             return inner.command.invoke(inner)
 
@@ -137,7 +132,7 @@ class Commands(TyperGroup):
         of = {name: heading for heading, names in self._headings.items() for name in names}
         for name in self.list_commands(ctx):
             try:
-                text = self._find(name).text
+                text = self._find(name).help
             except SpecError as e:  # of another package
                 text = str(e)
             if summary := " ".join(text.strip().partition("\n\n")[0].split()):
@@ -147,62 +142,50 @@ class Commands(TyperGroup):
                 formatter.write_dl(listed)
 
 
-class PlainCommand(TyperCommand):
-    """A command with the names of its arguments unchanged in its usage line, and errors in our words."""
+class RowCommand(TyperCommand):
+    """A command whose options are rows of options.py, which parse, list and complete its words."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        try:
-            return super().parse_args(ctx, args)
-        except UsageError as e:
-            ctx.fail(self._explain(ctx, e))
+    def __init__(self, name: str, text: str, words: Mapping[str, str]) -> None:
+        """words: beside options, with their texts, which may be "": those in brackets may be left out."""
+        usage = " ".join(["[OPTIONS]", *words])
+        super().__init__(name, help=inspect.cleandoc(text), options_metavar=usage, rich_markup_mode=None)
+        self.words = words
 
-    def _explain(self, ctx: Any, error: Any) -> str:
-        """Return an error of click with its remedy."""
-        from pslaunch.runtime.shared.env import suggest
+    def act(self, ctx: Any, words: Sequence[str]) -> int | None:
+        """Do what the words say; return the exit code. Raises PslaunchError."""
+        raise NotImplementedError
 
-        known = {name: p for p in self.params if p.param_type_name == "option" for name in p.opts}
-        name, argument = getattr(error, "option_name", None), getattr(error, "param", None)
-        if name in known:
-            metavar = known[name].metavar
-            return f"{name} needs a value: {name}={metavar}" if metavar else f"{name} takes no value"
-        if name:
-            return f"unknown option {name}{suggest(name, known, '; options: ' + ', '.join(known), 0.7)}"
-        usage = f"usage: {ctx.command_path} {' '.join(self.collect_usage_pieces(ctx))}"
-        if argument:
-            jobs = "; pslaunch jobs lists the jobs" if argument.metavar == "JOB" else ""
-            return f"{argument.metavar} is missing; {usage}{jobs}"
-        return f"too many words: {error.message.rpartition('(')[2].rstrip(')')}; {usage}"
+    def list_options(self) -> Iterable[Option]:
+        return ()
 
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        names = [str(p.metavar) for p in self.params if p.param_type_name == "argument"]
-        return [self.options_metavar or "", *names]
+    @functools.cached_property
+    def options(self) -> dict[str, Option]:
+        from .kinds import Flag
+        from .options import Option
 
+        shown = Option("help", Flag(), "Show this message and exit.", aliases=("-h",))
+        return {option.name: option for option in (*self.list_options(), shown)}
 
-def make_flag_option(name: str, text: str, *aliases: str) -> Any:
-    """Return an option without a value, off unless given."""
-    return typer.Option(f"--{name}", *aliases, help=f"{text} [default: off]", show_default=False)
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.args = args
+        return args
 
+    def invoke(self, ctx: Any) -> None:
+        with report_usage_errors(ctx):
+            raise typer.Exit(self.act(ctx, ctx.args) or 0)
 
-def make_typer_command(
-    function: Callable[..., None], parameters: Iterable[inspect.Parameter] = (), **settings: Any
-) -> Any:
-    """Return the command that typer makes of a function; parameters: of one that takes any, after `ctx`."""
-    if given := [*parameters]:
-        ctx = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-        vars(function)["__signature__"] = inspect.Signature([ctx, *given])
-    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-    alone.command(cls=PlainCommand, **settings)(function)
-    return typer.main.get_command(alone)
+    def list_headings(self) -> Mapping[str, Collection[str]]:
+        """Return the headings of its help, with the names of the options below each."""
+        return {"Options": self.options}
 
-
-def make_text_option(name: str, metavar: str, text: str) -> inspect.Parameter:
-    said = typer.Option(f"--{name}", metavar=metavar, help=text, show_default=False)
-    return make_parameter(name, str | None, said, None)
-
-
-def make_parameter(
-    name: str, kind: Any, said: Any, default: Any = inspect.Parameter.empty
-) -> inspect.Parameter:
-    """Return a parameter of a function; said: what typer is told about it."""
-    annotation = Annotated[kind, said]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    def format_options(self, _ctx: Any, formatter: Any) -> None:
+        sections = {"Arguments": [(name, text) for name, text in self.words.items() if text]}
+        for heading, names in self.list_headings().items():
+            rows = sections[heading] = []
+            for option in [option for name, option in self.options.items() if name in names]:
+                shown = ", ".join(sorted(option.names, key=lambda each: each.startswith("--")))
+                rows.append((f"{shown} {option.metavar}" if option.valued else shown, option.text))
+        for heading, rows in sections.items():
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)

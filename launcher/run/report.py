@@ -21,15 +21,15 @@ PLACES = (EVENTS_LOG, f"log/{EVENTS_LOG}", f"0*/{EVENTS_LOG}", f"log/0*/{EVENTS_
 
 
 def write_report(
-    word: str, path: Path, out: TextIO, *, as_json: bool = False, elsewhere: Elsewhere | None = None
+    word: str, out: TextIO, *, output: str, as_json: bool = False, elsewhere: Elsewhere | None = None
 ) -> None:
     """Write the page of a job, or of a log folder, to a file. Raises PslaunchError."""
     page = make_page(parse_events(_read_events(word, elsewhere)))
     try:
-        path.write_text(page, encoding="utf-8")
+        Path(output).write_text(page, encoding="utf-8")
     except OSError as e:
         raise FileError.from_os(e, "write the report") from None
-    print_line(json.dumps({"page": str(path)}) if as_json else str(path), out)
+    print_line(json.dumps({"page": output}) if as_json else output, out)
 
 
 def _read_events(word: str, elsewhere: Elsewhere | None) -> bytes:

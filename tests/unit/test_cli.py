@@ -78,7 +78,7 @@ def run(*words: str) -> int:
         ("logs", ["JOB is missing; usage: pslaunch logs [OPTIONS] JOB [PROCESS]; pslaunch jobs lists"]),
         ("status a b c", ["too many words: b c; usage: pslaunch status [OPTIONS] JOB"]),
         ("fetch j d --conf", ["pslaunch fetch: --conf needs a value: --conf=FILE"]),
-        ("logs --json=1 j", ["--json takes no value"]),
+        ("logs --json=maybe j", ["--json='maybe'", "expected true or false"]),
         ("check local", ["pslaunch local has no hosts", "--dry_run"]),
         ("version now", ["now"]),
         ("version --jsn", ["--jsn", "--json"]),
