@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from pslaunch.runtime.shared.env import find_near
 
 from ..errors import SpecError
-from .hosts import MAX_HOSTS, Host, check_user, parse_hosts, split_list
+from .hosts import Host, merge_hosts, parse_hosts, split_list
 from .kinds import Number
 
 # mpirun's words for both numbers; it takes `-` for `_`.
@@ -24,20 +24,7 @@ _IPV4: Final = re.compile(r"[0-9.]+")
 _IPV6: Final = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%\w+)?")
 
 
-class SlotHost(NamedTuple):
-    """A host and the number of ranks that it may have; None: not given."""
-
-    host: Host
-    slots: int | None = None
-    max_slots: int | None = None
-
-    @property
-    def ranks(self) -> int:
-        """Return its slots, or without slots one rank for each time that it was named."""
-        return self.host.times if self.slots is None else self.slots
-
-
-def parse_hostfile(text: str, name: str, *, ports: bool = False) -> list[SlotHost]:
+def parse_hostfile(text: str, name: str, *, ports: bool = False) -> list[Host]:
     """Return the hosts of a hostfile in its order. Raises SpecError.
 
     name: the file, in messages. ports: a host may have one, as `me@node1:2222`.
@@ -46,13 +33,14 @@ def parse_hostfile(text: str, name: str, *, ports: bool = False) -> list[SlotHos
     for number, line in enumerate(text.splitlines(), 1):
         where, words = f"{name}:{number}", re.sub(r"\s*=\s*", "=", _COMMENT.sub("", line)).split()
         if words:
-            found.append(_read_host(words[0], _read_numbers(words[1:], line.strip(), where), where, ports))
+            numbers = _read_numbers(words[1:], line.strip(), where)
+            found.append(_read_host(words[0], numbers, where, ports=ports))
     if not found:
         raise SpecError(f"{name} names no host")
     return _merge(found)
 
 
-def parse_host_list(text: str, label: str) -> list[SlotHost]:
+def parse_host_list(text: str, label: str) -> list[Host]:
     """Return the hosts of `node1:2,me@node2,[::1]:4`. label: beginning of messages. Raises SpecError."""
     found = []
     for word in split_list(text):
@@ -65,18 +53,19 @@ def parse_host_list(text: str, label: str) -> list[SlotHost]:
     return _merge(found)
 
 
-def _read_host(word: str, numbers: dict[str, int], where: str, ports: bool = False) -> SlotHost:
+def _read_host(word: str, numbers: dict[str, int], where: str, *, ports: bool = False) -> Host:
     user, at, name = word.rpartition("@")
     word = f"{user}{at}[{name}]" if _IPV6.fullmatch(name) else word
-    hosts = parse_hosts([word], where, slots=ports)
-    if len(hosts) != 1 or (hosts[0].times != 1 and not ports):
+    host, *others = parse_hosts([word], where, slots=ports)
+    if others or (host.times != 1 and not host.counted):
         raise SpecError(f"{where}: {word!r}: expected one host a line")
-    if hosts[0].port is not None and not ports:
+    if host.port is not None and not ports:
         raise SpecError(f"{where}: {word!r}: expected a host without a port; ~/.ssh/config sets its port")
-    if (counted := hosts[0].times > 1 or word.endswith(":1")) and "slots" in numbers:
-        raise SpecError(f"{where}: {word!r} and slots={numbers['slots']} are two numbers of slots")
-    numbers = {"slots": hosts[0].times, **numbers} if counted else numbers
-    return SlotHost(hosts[0]._replace(times=1), numbers.get("slots"), numbers.get("max_slots"))
+    if "slots" in numbers:
+        if host.counted:
+            raise SpecError(f"{where}: {word!r} and slots={numbers['slots']} are two numbers of slots")
+        host = host._replace(times=numbers["slots"], counted=True)
+    return host._replace(max_slots=numbers.get("max_slots"))
 
 
 def _read_numbers(words: Sequence[str], line: str, where: str) -> dict[str, int]:
@@ -98,39 +87,22 @@ def _read_numbers(words: Sequence[str], line: str, where: str) -> dict[str, int]
     return numbers
 
 
-def _merge(lines: Sequence[SlotHost]) -> list[SlotHost]:
-    """Return each host once: slots are added, a line without slots adds one.
-
-    In a host's first line max_slots alone is both, as for mpirun.
-    """
-    if len(lines) > MAX_HOSTS:
-        raise SpecError(f"{lines[MAX_HOSTS].host.where}: {MAX_HOSTS} hosts at most, named twice or not")
-    found: dict[str, SlotHost] = {}
+def _merge(lines: Sequence[Host]) -> list[Host]:
+    found: dict[str, Host] = {}
     for line in lines:
-        if near := _find_same(line.host, found.values()):
+        if near := _find_same(line, found.values()):
             raise SpecError(
-                f"{line.host.where}: {line.host.text!r} and {near.text!r} ({near.where}) may be one host: "
+                f"{line.where}: {line.text!r} and {near.text!r} ({near.where}) may be one host: "
                 "give each host one name"
             )
-        known = found.get(line.host.address)
-        if known is None:
-            slots = line.max_slots if line.slots is None else line.slots
-            found[line.host.address] = line._replace(slots=slots)
-            continue
-        check_user(known.host, line.host, line.host.where)
-        given = known.slots is not None or line.slots is not None
-        found[line.host.address] = SlotHost(
-            known.host._replace(times=known.host.times + 1),
-            known.ranks + line.ranks if given else None,
-            line.max_slots or known.max_slots,
-        )
-    return list(found.values())
+        found.setdefault(line.address, line)
+    return merge_hosts(lines)
 
 
-def _find_same(host: Host, others: Iterable[SlotHost]) -> Host | None:
+def _find_same(host: Host, others: Iterable[Host]) -> Host | None:
     """Return another host whose name is this one's without its domain, or with one."""
     for other in others:
-        short, whole = sorted((host.name, other.host.name), key=len)
+        short, whole = sorted((host.name, other.name), key=len)
         if whole.startswith(f"{short}.") and not _IPV4.fullmatch(whole):
-            return other.host
+            return other
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pslaunch.runtime.shared.env import suggest
@@ -15,6 +15,7 @@ from .args import NEAR
 from .kinds import Value
 
 MAX_HOSTS: Final = 4096  # of one job: more is a typing error
+TOO_MANY: Final = f"{MAX_HOSTS} hosts at most, named twice or not"
 SSH_PORT: Final = 22  # of ssh servers: a smaller number after a host's name is one of slots
 SHOWN: Final = 8  # of many, in a message
 # Neither begins with a dash: it would be an option of ssh. Unicode letters may be an alias of ~/.ssh/config.
@@ -30,8 +31,10 @@ class Host(NamedTuple):
     name: str  # may be an alias of ~/.ssh/config; IPv6 without brackets
     user: str | None = None
     port: int | None = None
-    times: int = 1  # repetitions: pairs of processes
+    times: int = 1  # repetitions, or its slots: pairs of processes, or ranks
     where: str = ""  # for messages: "conf.py:3", "--hosts"
+    counted: bool = False  # its slots are given
+    max_slots: int | None = None
 
     @property
     def text(self) -> str:
@@ -59,29 +62,39 @@ def parse_hosts(words: Sequence[str], where: str | Sequence[str], *, slots: bool
     a host after `user@` may have a port, from SSH_PORT on. Raises SpecError.
     """
     places = [where] * len(words) if isinstance(where, str) else where
+    pairs = zip(words, places, strict=True)
+    found = merge_hosts(host for word, place in pairs for host in _parse_word(word, place, slots))
+    if sum(host.times for host in found) > MAX_HOSTS:
+        raise SpecError(f"{places[-1]}: {words[-1]!r}: {TOO_MANY}")
+    return found
+
+
+def merge_hosts(hosts: Iterable[Host]) -> list[Host]:
+    """Return each host once, with the sum of its times. Raises SpecError.
+
+    In a host's first line max_slots alone is its slots too, as for mpirun.
+    """
     found: dict[str, Host] = {}
-    named = 0
-    for word, place in zip(words, places, strict=True):
-        for host in _parse_word(word, place):
-            host = _read_slots(host, word, place) if slots else host
-            named += host.times
-            if named > MAX_HOSTS:
-                raise SpecError(f"{place}: {word!r}: {MAX_HOSTS} hosts at most, named twice or not")
-            known = found.get(host.address)
-            if known:
-                check_user(known, host, place)
-                host = known._replace(times=known.times + host.times)
-            found[host.address] = host
+    for number, host in enumerate(hosts):
+        if number == MAX_HOSTS:
+            raise SpecError(f"{host.where}: {TOO_MANY}")
+        known = found.get(host.address)
+        if known is None:
+            alone = host.max_slots is not None and not host.counted
+            known = host._replace(times=host.max_slots, counted=True) if alone else host
+        elif known.user != host.user:
+            raise SpecError(
+                f"{host.where}: {host.text!r} was named as {known.text!r} before ({known.where}); "
+                "a host is one node, with one user"
+            )
+        else:
+            known = known._replace(
+                times=known.times + host.times,
+                counted=known.counted or host.counted,
+                max_slots=host.max_slots or known.max_slots,
+            )
+        found[host.address] = known
     return list(found.values())
-
-
-def check_user(known: Host, again: Host, place: str) -> None:
-    """Raise SpecError if a host is named again with another user."""
-    if known.user != again.user:
-        raise SpecError(
-            f"{place}: {again.text!r} was named as {known.text!r} before ({known.where}); "
-            "a host is one node, with one user"
-        )
 
 
 def split_list(text: str, separators: str = ",") -> list[str]:
@@ -90,7 +103,7 @@ def split_list(text: str, separators: str = ",") -> list[str]:
     return [word.strip() for word in words if word.strip()]
 
 
-def _parse_word(word: str, where: str) -> Iterator[Host]:
+def _parse_word(word: str, where: str, slots: bool = False) -> Iterator[Host]:
     user, at, rest = word.strip().rpartition("@")
     if at and not _USER.fullmatch(user):
         raise SpecError(f"{where}: {word!r}: {user!r} is not a user name")
@@ -98,13 +111,16 @@ def _parse_word(word: str, where: str) -> Iterator[Host]:
         raise SpecError(f"{where}: {word!r} names no host")
     name, port = _split_port(rest, word, where)
     for one in _expand(name, word, where):
-        yield Host(_check_name(one, word, where), user or None, port, where=where)
+        host = Host(_check_name(one, word, where), user or None, port, where=where)
+        yield _read_slots(host, word, where) if slots else host
 
 
 def _read_slots(host: Host, word: str, where: str) -> Host:
     """Return a host whose number is one of slots, or after a user a port. Raises SpecError."""
-    if host.port is None or (host.port >= SSH_PORT) == bool(host.user):
-        return host if host.user else host._replace(port=None, times=host.port or 1)
+    if host.port is None or (host.user and host.port >= SSH_PORT):
+        return host
+    if not host.user and host.port < SSH_PORT:
+        return host._replace(port=None, times=host.port, counted=True)
     as_port = f"'Port {host.port}' in ~/.ssh/config" if host.user else f"USER@{word.strip()}"
     as_slots = f"{host._replace(port=None).text} slots={host.port}"
     raise SpecError(

@@ -73,7 +73,7 @@ def _read_hosts(given: Given, cwd: Path) -> list[Host]:
     found = parse_hosts([word for word, _ in words], [label for _, label in words], slots=slots)
     if file:
         text = read_list(cwd / file.text, file.shown)
-        found = [one.host._replace(times=one.ranks) for one in parse_hostfile(text, file.text, ports=True)]
+        found = parse_hostfile(text, file.text, ports=True)
     if not found:
         why = f"{conf_py} has no HOSTS" if conf_py else "there is no conf.py with HOSTS"
         raise SpecError(f"no hosts: {why}; give --hosts=user@host,... or --hostfile=FILE")

@@ -22,7 +22,8 @@ from pslaunch.runtime.shared import nics
 from ...errors import PreflightError, SpecError
 from ...node.job import Node
 from ...options.detect import find_imports
-from ...options.hostfile import SlotHost, parse_host_list, parse_hostfile
+from ...options.hostfile import parse_host_list, parse_hostfile
+from ...options.hosts import Host
 from ...options.kinds import Value
 from ...options.locate import find_folder, read_list
 from ...options.options import MAX_PROCESSES
@@ -135,10 +136,10 @@ def _find_wheels(given: Given, cwd: Path, version: tuple[int, ...]) -> tuple[str
 def _read_hosts(given: Given, cwd: Path, environ: Mapping[str, str]) -> tuple[tuple[MpiHost, ...], int]:
     """Return the hosts with their ranks, none in an allocation of Slurm, and the number of all ranks."""
     file, listed, number = given.get("hostfile"), given.get("host"), given.get("worker_num")
-    ranks, rankfile, placed = given.read("worker_num"), given.get("rankfile"), list[SlotHost]()
+    ranks, rankfile, placed = given.read("worker_num"), given.get("rankfile"), list[Host]()
     if rankfile:
         placed = parse_rankfile(read_list(cwd / rankfile.text, rankfile.shown), rankfile.text)
-        most = sum(one.ranks for one in placed)
+        most = sum(one.times for one in placed)
         if ranks and ranks > most:
             raise SpecError(f"-n={ranks} is more than the {most} ranks of {rankfile.shown}")
         ranks = ranks or most
@@ -161,8 +162,8 @@ def _read_hosts(given: Given, cwd: Path, environ: Mapping[str, str]) -> tuple[tu
     else:
         return (MpiHost("localhost", None, ranks or 1),), ranks or 1
     if placed:  # as many as it places there, which Open MPI 5 demands
-        least = {one.host.address: one.ranks for one in placed}
-        found = [one._replace(slots=max(one.ranks, least.get(one.host.address, 0))) for one in found]
+        least = {one.address: one.times for one in placed}
+        found = [one._replace(times=max(one.times, least.get(one.address, 0)), counted=True) for one in found]
     label = number.label if number else "-n"
     ranks = _fit_to_map(given.get("map_by"), ranks, len(found), label)
     counts = deal_ranks(found, ranks, oversubscribe=given.is_set("oversubscribe"), label=label)
@@ -171,9 +172,9 @@ def _read_hosts(given: Given, cwd: Path, environ: Mapping[str, str]) -> tuple[tu
     mapped = "map_by" in given or rankfile is not None  # by mpirun, which needs all of them
     hosts = []
     for one, count in zip(found, counts, strict=True):
-        most = max(count, one.ranks)
+        most = max(count, one.times)
         if slots := most if mapped else count:
-            hosts.append(MpiHost(one.host.name, one.host.user, slots, most - slots))
+            hosts.append(MpiHost(one.name, one.user, slots, most - slots))
     return tuple(hosts), sum(counts)
 
 
@@ -204,19 +205,19 @@ def _check_users(hosts: Sequence[MpiHost]) -> None:
             )
 
 
-def filter_hosts(hosts: Sequence[SlotHost], wanted: Sequence[SlotHost], name: str) -> list[SlotHost]:
+def filter_hosts(hosts: Sequence[Host], wanted: Sequence[Host], name: str) -> list[Host]:
     """Return the hosts of a hostfile that a list names, with the list's ranks, as mpirun does.
 
     name: the hostfile, in messages. Raises SpecError for a host that it has not.
     """
-    known = {one.host.address: one for one in hosts}
+    known = {one.address: one for one in hosts}
     for one in wanted:
-        if one.host.address not in known:
-            raise SpecError(f"{one.host.where}: {one.host.text} is not in {name}, from which it would choose")
-    return [known[one.host.address]._replace(slots=one.slots or one.host.times) for one in wanted]
+        if one.address not in known:
+            raise SpecError(f"{one.where}: {one.text} is not in {name}, from which it would choose")
+    return [known[one.address]._replace(times=one.times, counted=True) for one in wanted]
 
 
-def parse_rankfile(text: str, name: str) -> list[SlotHost]:
+def parse_rankfile(text: str, name: str) -> list[Host]:
     """Return the hosts of lines `rank 0=node1 slot=0-3`, each with its ranks. Raises SpecError."""
     hosts = re.findall(r"^\s*rank\s+\d+\s*=\s*(\S+)", text, re.MULTILINE)
     if not hosts:
@@ -224,22 +225,22 @@ def parse_rankfile(text: str, name: str) -> list[SlotHost]:
     return parse_host_list(",".join(hosts), name)
 
 
-def deal_ranks(hosts: Sequence[SlotHost], ranks: int | None, *, oversubscribe: bool, label: str) -> list[int]:
+def deal_ranks(hosts: Sequence[Host], ranks: int | None, *, oversubscribe: bool, label: str) -> list[int]:
     """Return the number of ranks on each host; ranks: in total, None for all slots.
 
     The first hosts are filled first; ranks beyond all slots are dealt in turn. label: `ranks` in messages.
     Raises SpecError for more ranks than slots allow.
     """
-    own = [host.ranks for host in hosts]
+    own = [host.times for host in hosts]
     total = sum(own)
     if ranks is None:
         return own
     if ranks <= total:
         before = itertools.accumulate(own, initial=0)
         return [max(0, min(n, ranks - dealt)) for n, dealt in zip(own, before, strict=False)]
-    if not oversubscribe and any(host.slots is not None for host in hosts):
+    if not oversubscribe and any(host.counted for host in hosts):
         raise SpecError(f"{label}={ranks} is more than the {total} slots of the hosts; add --oversubscribe")
-    limits = [max(host.max_slots or ranks, host.ranks) for host in hosts]
+    limits = [max(host.max_slots or ranks, host.times) for host in hosts]
     if ranks > sum(limits):
         raise SpecError(f"{label}={ranks} is more than the {sum(limits)} max_slots of the hosts")
     counts = own

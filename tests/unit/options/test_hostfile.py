@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pslaunch.backends.mpi.mpirun import make_hostfile
 from pslaunch.backends.mpi.spec import MpiHost, deal_ranks
 from pslaunch.errors import SpecError
-from pslaunch.options.hostfile import SlotHost, parse_host_list, parse_hostfile
+from pslaunch.options.hostfile import parse_host_list, parse_hostfile
 from pslaunch.options.hosts import Host
 from support import others
 
@@ -38,7 +38,7 @@ GOOD_LINES = st.lists(
 
 
 def read(text: str) -> dict[str, int]:
-    return {one.host.text: one.ranks for one in parse_hostfile(text, "machines")}
+    return {one.text: one.times for one in parse_hostfile(text, "machines")}
 
 
 def test_lines_name_hosts_and_their_ranks() -> None:
@@ -97,7 +97,7 @@ def test_rejected_line_is_named_with_its_text(text: str, message: str) -> None:
 
 def test_hosts_may_have_ports_where_that_is_asked() -> None:
     found = parse_hostfile("me@a:2222 slots=3\nb:2\nme@a:2222\nc slots=22\n", "machines", ports=True)
-    assert {one.host.text: one.ranks for one in found} == {"me@a:2222": 4, "b": 2, "c": 22}
+    assert {one.text: one.times for one in found} == {"me@a:2222": 4, "b": 2, "c": 22}
     with pytest.raises(SpecError, match=r"machines:1: 'a:22': 22 may be a port or a number of slots"):
         parse_hostfile("a:22", "machines", ports=True)
     for word in ("b:2", "b:1"):
@@ -107,7 +107,7 @@ def test_hosts_may_have_ports_where_that_is_asked() -> None:
 
 def test_hosts_of_a_list_may_have_slots() -> None:
     found = parse_host_list("node1:2,me@node2,[::1]:3,fd00::2,me@[::2]:4,node1", "--host")
-    assert {one.host.text: one.ranks for one in found} == {
+    assert {one.text: one.times for one in found} == {
         "node1": 3, "me@node2": 1, "[::1]": 3, "[fd00::2]": 1, "me@[::2]": 4,
     }  # fmt: skip
 
@@ -160,12 +160,14 @@ def test_open_mpi_5_reads_as_many_slots_in_the_file_that_it_gets(lines: list[str
     """In the user's own file it would count processors for a line without slots."""
     with contextlib.suppress(SpecError):
         found = parse_hostfile("\n".join([*lines, ""]), "machines")
-        hosts = [MpiHost(one.host.name, one.host.user, one.ranks) for one in found]
+        hosts = [MpiHost(one.name, one.user, one.times) for one in found]
         assert count_slots(5, make_hostfile(hosts), tmp_path) == sum(host.slots for host in hosts)
 
 
-def make_hosts(*slots: int | None, most: int | None = None) -> list[SlotHost]:
-    return [SlotHost(Host(f"node{i}"), n, most) for i, n in enumerate(slots)]
+def make_hosts(*slots: int | None, most: int | None = None) -> list[Host]:
+    return [
+        Host(f"node{i}", times=n or 1, counted=n is not None, max_slots=most) for i, n in enumerate(slots)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +184,7 @@ def make_hosts(*slots: int | None, most: int | None = None) -> list[SlotHost]:
     ],
 )
 def test_ranks_fill_hosts_and_go_on_in_turn_as_far_as_slots_allow(
-    hosts: list[SlotHost], ranks: int | None, oversubscribe: bool, counts: list[int] | str
+    hosts: list[Host], ranks: int | None, oversubscribe: bool, counts: list[int] | str
 ) -> None:
     if isinstance(counts, str):
         with pytest.raises(SpecError, match=counts):

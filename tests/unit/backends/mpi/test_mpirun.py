@@ -185,7 +185,7 @@ def test_many_hosts_are_reached_in_groups() -> None:
 def test_our_hostfile_has_the_slots_of_each_host() -> None:
     hosts = (*HOSTS, MpiHost("fd00::2", None, 3, spare=1))
     read = parse_hostfile(make_hostfile(hosts), "hosts")
-    assert [(one.host.name, one.host.user, one.ranks, 0) for one in read] == [*HOSTS, ("fd00::2", None, 4, 0)]
+    assert [(one.name, one.user, one.times, 0) for one in read] == [*HOSTS, ("fd00::2", None, 4, 0)]
 
 
 @pytest.mark.parametrize("version", [4, 5])
