@@ -146,10 +146,10 @@ class _Splitter:
         if name not in self.options:
             return False
         option = self.options[name]
-        if name in self.ours and not option.repeatable:
+        if name in self.ours and not option.kind.repeatable:
             others = ", ".join(one for one in option.names if one != shown)
             raise SpecError(f"{shown} is given twice" + (f"; the same option: {others}" if others else ""))
-        if option.valued:
+        if option.kind.values:
             value = self._take_values(option, [value] if has_value else [], shown)
         elif isinstance(option.kind, Text):
             value = value if has_value else "1"
@@ -159,7 +159,7 @@ class _Splitter:
         return True
 
     def _take_values(self, option: Option, found: list[str], shown: str) -> str:
-        dashed, count = isinstance(option.kind, Text) and option.kind.dashed, option.values
+        dashed, count = option.kind.dashed, option.kind.values
         while len(found) < count:
             rest = self.words[self.at : self.at + 1]
             if not rest or (not dashed and (rest[0].startswith("--") or rest[0] in self.aliases)):
@@ -208,7 +208,7 @@ class _Splitter:
     def _refuse_near_miss(self, name: str, key: str) -> None:
         near = "" if key in NEVER_NEAR else find_near(key, self.options, NEAR)
         if near:
-            off = "=false" if not self.options[near].valued and key == f"no_{near}" else ""
+            off = "=false" if not self.options[near].kind.values and key == f"no_{near}" else ""
             raise SpecError(
                 f"unknown option --{name}; did you mean --{near}{off}? "
                 f"To pass --{name} to the program, put it after the program's name"

@@ -49,7 +49,7 @@ def _list_words(command: Any, ctx: Any, words: Sequence[str], incomplete: str) -
         return [] if words else [*command.list_commands(ctx), *options]
     known: dict[str, Sequence[str] | None] = {}  # by option, words for its value, if it has one
     for row in command.options.values():
-        known |= dict.fromkeys(row.names, getattr(row.kind, "words", ()) if row.valued else None)
+        known |= dict.fromkeys(row.names, row.kind.words if row.kind.values else None)
     place, awaiting = 0, ""
     for word in (w for w in words if w != "="):  # bash makes three words of --name=value
         if awaiting:

@@ -80,8 +80,8 @@ def merge_hosts(hosts: Iterable[Host]) -> list[Host]:
             raise SpecError(f"{host.where}: {TOO_MANY}")
         known = found.get(host.address)
         if known is None:
-            alone = host.max_slots is not None and not host.counted
-            known = host._replace(times=host.max_slots, counted=True) if alone else host
+            alone = 0 if host.counted else host.max_slots
+            known = host._replace(times=alone, counted=True) if alone else host
         elif known.user != host.user:
             raise SpecError(
                 f"{host.where}: {host.text!r} was named as {known.text!r} before ({known.where}); "

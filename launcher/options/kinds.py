@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 from pslaunch.runtime.shared.env import EnvError, parse_bool
 
@@ -67,53 +68,74 @@ def parse_argument(parse: Callable[[str, str], T], text: str, label: str) -> T:
         raise SpecError(str(e)) from e
 
 
-# --- Kinds of options: each reads and checks text. ---
+# --- Kinds of options. ---
 
 
-class Number(NamedTuple):
+class OptionKind:
+    """Kind of an option: it reads and checks text."""
+
+    what = "true or false"  # is expected, in messages
+    words: Sequence[str] = ()  # that its value may be; none: any
+    values = 1  # words after it on a command line
+    repeatable = dashed = False  # as in Text
+
+    def read(self, text: str, label: str) -> Any:
+        """Return the value, checked. label: as in Value. Raises SpecError."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Number(OptionKind):
     """A whole number."""
 
     low: int
     high: int
+    what = "a whole number"
 
     def read(self, text: str, label: str) -> int:
-        """Return the value, checked. label: as in Value. Raises SpecError."""
         shown = repr(text)
         if re.fullmatch(r"[+-]?[0-9]{1,18}", text):
             if self.low <= int(text) <= self.high:
                 return int(text)
             shown = str(int(text))
-        raise SpecError(f"{label}={shown}: expected a whole number from {self.low} to {self.high}")
+        raise SpecError(f"{label}={shown}: expected {self.what} from {self.low} to {self.high}")
 
 
-class Seconds(NamedTuple):
+@dataclass(frozen=True)
+class Seconds(OptionKind):
     """A duration."""
 
     low_s: float
+    what = "a number of seconds"
 
     def read(self, text: str, label: str) -> float:
         try:
             value_s = float(text)
         except ValueError:
-            raise SpecError(f"{label}={text!r}: expected a number of seconds") from None
+            raise SpecError(f"{label}={text!r}: expected {self.what}") from None
         if not self.low_s <= value_s < float("inf"):
             raise SpecError(f"{label}={value_s:g}: expected at least {self.low_s:g} seconds")
         return value_s
 
 
-class Choice(NamedTuple):
+@dataclass(frozen=True)
+class Choice(OptionKind):
     """One of some words."""
 
     words: Sequence[str]
 
+    @property
+    def what(self) -> str:  # type: ignore[override] # an attribute there
+        return f"one of {', '.join(self.words)}"
+
     def read(self, text: str, label: str) -> str:
         word = text.replace("-", "_")
         if word not in self.words:
-            raise SpecError(f"{label}={word!r}: expected {describe_kind(self)}")
+            raise SpecError(f"{label}={word!r}: expected {self.what}")
         return word
 
 
-class Truth:
+class Truth(OptionKind):
     """True or false, with a value, as in v2."""
 
     def read(self, text: str, label: str) -> bool:
@@ -123,13 +145,21 @@ class Truth:
 class Flag(Truth):
     """An option without a value on a command line, true if given."""
 
+    values = 0
 
-class Text(NamedTuple):
+
+@dataclass(frozen=True)
+class Text(OptionKind):
     """Text: a name, a path, a command; or several separated by a blank."""
 
     repeatable: bool = False
     values: int = 1  # all but the last without a blank in it; 0: none, or one after =
     dashed: bool = False  # words for another program, which may begin with dashes
+
+    @property
+    def what(self) -> str:  # type: ignore[override]
+        one = "text" if self.values < 2 else f"a list of {self.values} texts"
+        return f"{one}, or several in a list" if self.repeatable else one
 
     def read(self, text: str, label: str) -> str:
         if not text or "\0" in text:
@@ -139,30 +169,12 @@ class Text(NamedTuple):
         return text
 
 
-OptionKind = Number | Seconds | Choice | Truth | Text
-
-
-def describe_kind(kind: OptionKind) -> str:
-    match kind:
-        case Number():
-            return "a whole number"
-        case Seconds():
-            return "a number of seconds"
-        case Choice():
-            return f"one of {', '.join(kind.words)}"
-        case Text():
-            one = "text" if kind.values < 2 else f"a list of {kind.values} texts"
-            return f"{one}, or several in a list" if kind.repeatable else one
-        case _:
-            return "true or false"
-
-
 def to_text(kind: OptionKind, value: object, label: str) -> str:
     """Return the text of a file's value, which may have the option's type. Raises SpecError for another's."""
     text = to_plain_text(value)
-    if isinstance(kind, Text) and kind.values > 1 and isinstance(value, list):
+    if kind.values > 1 and isinstance(value, list):
         whole = len(value) == kind.values and all(isinstance(part, str) for part in value)
         text = " ".join(value) if whole and not any(" " in part for part in value[:-1]) else None
     if text is None:
-        raise SpecError(f"{label}={format_value(value)}: expected {describe_kind(kind)}")
+        raise SpecError(f"{label}={format_value(value)}: expected {kind.what}")
     return text

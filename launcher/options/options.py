@@ -62,19 +62,6 @@ class Option(NamedTuple):
         return (f"--{self.name}", *self.aliases)
 
     @property
-    def values(self) -> int:
-        """Return the number of words after it on a command line."""
-        return self.kind.values if isinstance(self.kind, Text) else not isinstance(self.kind, Flag)
-
-    @property
-    def valued(self) -> bool:
-        return self.values > 0
-
-    @property
-    def repeatable(self) -> bool:
-        return isinstance(self.kind, Text) and self.kind.repeatable
-
-    @property
     def text(self) -> str:
         """Return its help with its default."""
         default = self.says or ("" if self.default is None else self._format_default())

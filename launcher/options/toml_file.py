@@ -55,7 +55,7 @@ def read_variables(environ: Mapping[str, str], backend: str, tables: Tables) -> 
             near = f"{variable}: no option of this name{suggest(variable.upper(), names, cutoff=0.85)}"
             raise SpecError(explain_foreign(variable, name, known, lambda _name: ()) or near)
         if name in own:
-            is_list = own[name].repeatable and text.startswith(("[", "{"))
+            is_list = own[name].kind.repeatable and text.startswith(("[", "{"))
             values[name] = _read_list(own[name], text, variable) if is_list else [Value(text, variable)]
     return values
 
@@ -96,7 +96,7 @@ def _read_table(
 def _read_values(option: Option, value: Any, label: str) -> Iterator[Value]:
     if option.name == "env" and isinstance(value, dict):
         words = [f"{name}={_read_plain(text, f'{label} {name}')}" for name, text in value.items()]
-    elif option.repeatable and isinstance(value, list):
+    elif option.kind.repeatable and isinstance(value, list):
         words = value
     else:
         words = [value]

@@ -184,7 +184,7 @@ class RowCommand(TyperCommand):
             rows = sections[heading] = []
             for option in [option for name, option in self.options.items() if name in names]:
                 shown = ", ".join(sorted(option.names, key=lambda each: each.startswith("--")))
-                rows.append((f"{shown} {option.metavar}" if option.valued else shown, option.text))
+                rows.append((f"{shown} {option.metavar}" if option.kind.values else shown, option.text))
         for heading, rows in sections.items():
             if rows:
                 with formatter.section(heading):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from ..errors import ClusterError, HostError, NodeLostError
@@ -30,15 +29,12 @@ def ask_all(questions: Sequence[Question]) -> Iterator[list[Generator[bytes]]]:
     An answer raises the error of its question. After an early end of the block, questions that wait for
     a node go on until its backend is released.
     """
-    answers: list[_Answer] = []
-    last: dict[object, _Answer] = {}
-    for question in questions:
-        answers.append(_Answer(question, last.get(question.node)))
-        last[question.node] = answers[-1]
+    answers = [_Answer() for _ in questions]
+    last: dict[object, Future[Exception | None]] = {}
     pool = ThreadPoolExecutor(QUESTIONS_AT_ONCE)
     try:
-        for answer in answers:
-            pool.submit(answer.take)
+        for (node, ask), answer in zip(questions, answers, strict=True):
+            last[node] = pool.submit(answer.take, ask, last.get(node))
         yield [answer.read() for answer in answers]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -49,31 +45,29 @@ def ask_all(questions: Sequence[Question]) -> Iterator[list[Generator[bytes]]]:
 class _Answer:
     """Pieces of an answer on their way from a thread."""
 
-    def __init__(self, question: Question, before: _Answer | None) -> None:
-        """`before`: the answer of the same node that comes first."""
-        self._question, self._before = question, before
+    def __init__(self) -> None:
         self._pieces: queue.Queue[bytes | Exception | None] = queue.Queue(AHEAD)
         self._left = False
-        self._over = threading.Event()
-        self._silence: Exception | None = None  # of the node
 
-    def take(self) -> None:
-        """Take all pieces from the node; in a thread."""
+    def take(
+        self, ask: Callable[[], Iterator[bytes]], before: Future[Exception | None] | None
+    ) -> Exception | None:
+        """Take all pieces from the node, in a thread; return the error of a node that is not asked again.
+
+        before: the question to the same node that comes first.
+        """
         try:
-            if self._before:
-                self._before._over.wait()
-                if self._before._silence:
-                    raise self._before._silence
-            for piece in self._question.ask():
+            if before and (silence := before.result()):
+                raise silence
+            for piece in ask():
                 self._pieces.put(piece)
                 if self._left:
-                    return
+                    return None
             self._pieces.put(None)
         except Exception as e:
-            self._silence = e if isinstance(e, NOT_ASKED_AGAIN) else None
             self._pieces.put(e)
-        finally:
-            self._over.set()
+            return e if isinstance(e, NOT_ASKED_AGAIN) else None
+        return None
 
     def read(self) -> Generator[bytes]:
         """Yield the pieces. Raises the error of the question."""

@@ -191,20 +191,30 @@ def show_top(word: str, out: TextIO, *, as_json: bool = False, elsewhere: Elsewh
         try:
             for event in _list_present(status):
                 view.show_event(clean_event(event))
-            earlier_s, cursor = 0.0, status["events"]
-            head.follow(cursor)
-            while not (head.done or left):
-                out.flush()
-                loop.run_once()
-                events, cursor = head.list_events(cursor)
+            earlier_s = 0.0
+            for events in _follow(head, loop, status["events"]):
                 for event in events:
                     if event["event"] not in ("line", "gap"):
                         view.show_event(event)
-            return codes.OK if left else head.code
+                out.flush()
+                if left:
+                    return codes.OK
+            return head.code
         except (KeyError, ValueError) as e:
             raise NodeLostError(f"job {r['job']}: its head tells nothing that can be shown: {e}") from None
         finally:
             view.close()
+
+
+def _follow(head: RemoteHead, loop: Loop, cursor: int = 0) -> Iterator[list[Event]]:
+    """Yield the events of a head, those that are new after each round of the loop, until the job ends."""
+    head.follow(cursor)
+    while True:
+        events, cursor = head.list_events(cursor)
+        yield events
+        if head.done:
+            return
+        loop.run_once()
 
 
 def _list_present(status: Mapping[str, Any]) -> list[Event]:
@@ -238,17 +248,12 @@ def _make_transcript(r: Record, out: TextIO) -> Transcript:
 def _follow_told(r: Record, view: LogView, out: TextIO) -> int:
     """Show the events from a head until the job ends; returns the job's exit code."""
     with connect_to_head(r, out) as (head, loop):
-        head.follow()
-        cursor = 0
-        while True:
-            events, cursor = head.list_events(cursor)
+        for events in _follow(head, loop):
             for event in events:
                 if event["event"] != "end" or not head.lost:  # a loss is raised as an error
                     view.show_event(event)
             view.flush()
-            if head.done:
-                return head.code
-            loop.run_once()
+        return head.code
 
 
 def _print_told(r: Record, process: str | None, view: LogView) -> bool:
@@ -256,12 +261,9 @@ def _print_told(r: Record, process: str | None, view: LogView) -> bool:
     with connect_to_head(r) as (head, loop):
         head.follow()
         status = head.get_status()
-        cursor, upto = 0, status["events"] if status else 0
-        while True:
-            told, cursor = head.list_events(0)  # the head drops the oldest, which are then missing
-            if head.done or cursor >= upto:
-                break
-            loop.run_once()
+        upto = status["events"] if status else 0
+        loop.run(lambda: head.done or head.list_events(0)[1] >= upto)
+        told, _ = head.list_events(0)  # the head drops the oldest, which are then missing
     if any("missing" in e or (e["event"] == "gap" and process in (None, e["process"])) for e in told):
         return False
     for event in told:

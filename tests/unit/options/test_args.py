@@ -74,7 +74,7 @@ def test_no_word_is_lost_and_none_is_invented(line: list[str]) -> None:
         assert word in head
 
 
-@given(st.sampled_from([name for name, option in OPTIONS.items() if option.valued]), words)
+@given(st.sampled_from([name for name, option in OPTIONS.items() if option.kind.values]), words)
 def test_a_value_survives_byte_for_byte(name: str, value: str) -> None:
     assert split(f"--{name}={value}").ours == ours(**{name: value})
     if not value.startswith("--"):
