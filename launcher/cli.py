@@ -42,7 +42,7 @@ def _find_group(name: str) -> Any:
     face = find_face(name)
     if "" in face.helps:
         return JobCommand(face, "")
-    names = [command for command in face.helps if command != CHECK]
+    names = {"Commands": [command for command in face.helps if command != CHECK]}
     others = {CHECK: f"pslaunch {CHECK} {name}", **{word: f"pslaunch {word}" for word in LATER}, **face.meant}
     return Commands(name, face.help, names, lambda command: JobCommand(face, command), meant=others)
 
@@ -278,22 +278,23 @@ def _find(name: str) -> Any:
         return ProgramCommand(name, PROGRAMS[name][0], {})
     if name == CHECK:
         text = "Check the hosts or the cluster of a job without starting it."
-        return Commands(CHECK, text, OWN, lambda of: JobCommand(find_face(of), CHECK), find_added)
+        return Commands(
+            CHECK, text, {"Commands": OWN}, lambda of: JobCommand(find_face(of), CHECK), find_added
+        )
     return _find_group(name)
 
 
 app = Commands(
     "pslaunch",
     "Parameter-server training jobs: one command, any cluster, the same result.",
-    [*OWN, CHECK, *LATER, *PROGRAMS, *ABOUT],
-    _find,
-    find_added,
-    MEANT,
     {
-        "Jobs, as in pslaunch local --server_num 2 --worker_num 2 train.py": (),
+        "Jobs, as in pslaunch local --server_num 2 --worker_num 2 train.py": [*OWN, CHECK],
         "Later, as in pslaunch logs --follow JOB": [*LATER],
         "Others, as in pslaunch help fabric": [*PROGRAMS, *ABOUT],
     },
+    _find,
+    find_added,
+    MEANT,
 )
 
 

@@ -52,21 +52,20 @@ class Commands(TyperGroup):
         self,
         name: str,
         text: str,
-        names: Sequence[str],
+        names: Mapping[str, Sequence[str]],
         find: Callable[[str], Any],
         find_added: Callable[[], Iterable[str]] = tuple,
         meant: Mapping[str, str] = {},
-        headings: Mapping[str, Sequence[str]] = {"Commands": ()},
     ) -> None:
-        """find: returns a command by its name. find_added: returns names of further ones; slow.
+        """names: of its commands, by headings. find: returns a command; raises SpecError.
 
+        find_added: returns names of further commands, for the first heading; slow.
         meant: command lines, by words for them that are no commands of this group; "" is for a program.
-        headings: those of its help, with the commands under them; the first has all others.
         """
         settings = {"help_option_names": list(HELP_NAMES)}
         super().__init__(name=name, help=text, rich_markup_mode=None, context_settings=settings)
-        self._names, self._find, self._find_added, self._meant = names, find, find_added, meant
-        self._headings = headings
+        self._headings, self._find, self._find_added, self._meant = names, find, find_added, meant
+        self._names = [name for names in self._headings.values() for name in names]
         self.texts = {"-h, --help": "Print this text.", **(PROGRAM_OPTIONS if name == "pslaunch" else {})}
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -123,23 +122,20 @@ class Commands(TyperGroup):
         return find_words(self, ctx, ctx.meta["words"], incomplete)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        self.format_commands(ctx, formatter)
+        added = self.list_commands(ctx)[len(self._names) :]
+        for heading, names in self._headings.items():
+            with formatter.section(heading):
+                formatter.write_dl([row for name in (*names, *added) if (row := self._summarize(name))[1]])
+            added = []
         with formatter.section("Options"):
             formatter.write_dl([*self.texts.items()])
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in self._headings}
-        of = {name: heading for heading, names in self._headings.items() for name in names}
-        for name in self.list_commands(ctx):
-            try:
-                text = self._find(name).help
-            except SpecError as e:  # of another package
-                text = str(e)
-            if summary := " ".join(text.strip().partition("\n\n")[0].split()):
-                rows[of.get(name, next(iter(rows)))].append((name, summary))
-        for heading, listed in rows.items():
-            with formatter.section(heading):
-                formatter.write_dl(listed)
+    def _summarize(self, name: str) -> tuple[str, str]:
+        try:
+            text = self._find(name).help
+        except SpecError as e:  # of another package
+            text = str(e)
+        return name, " ".join(text.strip().partition("\n\n")[0].split())
 
 
 class RowCommand(TyperCommand):
