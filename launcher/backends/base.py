@@ -77,7 +77,7 @@ class Backend:
         """Let agents on the other nodes dial the head. Raises PslaunchError."""
         failed: dict[int, HostError] = {}
         for node, line in zip(nodes, self._open(nodes, limits, "dial"), strict=True):
-            if why := line.pass_on(dial, node):
+            if why := dial.send_over(line, node):
                 failed[node.id] = HostError(node.name, "start", why)
         if failed:
             raise HostsError(failed, len(nodes))

@@ -254,7 +254,7 @@ class CarriedBackend(Backend, ABC, Generic[R]):
 
     def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
         self._dial = dial
-        gone = [node.name for node, line in self._awaiting if line.pass_on(dial, node)]
+        gone = [node.name for node, line in self._awaiting if dial.send_over(line, node)]
         self._awaiting = []
         if gone:
             raise NodeLostError(f"{', '.join(gone)}: the agent ended before the job began")
@@ -271,10 +271,9 @@ class CarriedBackend(Backend, ABC, Generic[R]):
         head = self._get_head()
         secret = bytes.fromhex(Path(head.secret_file).read_text())
         try:
-            fd, seals = gate.dial(head.addrs, head.port, secret, gate.OBSERVER, DIAL_S)
+            return gate.dial(head.addrs, head.port, secret, gate.OBSERVER, DIAL_S)
         except prove.ProofError as e:
             raise ConnectionError(0, str(e)) from e
-        return Line(fd, fd, str, seals)
 
     def read_records(self) -> Iterator[bytes]:
         return self.ask(self._reach.agents.node._replace(name=self._get_head().node), ["records"])

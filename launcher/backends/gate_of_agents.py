@@ -14,7 +14,7 @@ from ..errors import PreflightError
 from ..node.codes import Refusal
 from ..node.job import Node
 from ..node.line import wire
-from ..node.line.gate import Gate, Seals
+from ..node.line.gate import Gate
 from ..node.line.reach import check_addrs, list_candidates
 from ..node.loop import Loop
 from ..options.hosts import NAME
@@ -86,8 +86,8 @@ def open_gate(
     def check(text: bytes) -> str:
         return _check_arrival(text, {rank for one in came for rank in one.trainers}, agents.ranks)
 
-    def admit(text: bytes, fd: int, seals: Seals) -> None:
-        came.append(Arrival(json.loads(text), fd, seals))
+    def admit(text: bytes, line: Line) -> None:
+        came.append(Arrival(json.loads(text), line))
 
     try:
         addrs = list_candidates(agents.nic)
@@ -129,11 +129,11 @@ class Offer(NamedTuple):
 class Arrival:
     """An agent that has proved the secret: its host and ranks, and its line."""
 
-    def __init__(self, told: Mapping[str, Any], fd: int, seals: Seals) -> None:
+    def __init__(self, told: Mapping[str, Any], line: Line) -> None:
         self.host = str(told["host"])
         self.trainers = unpack_ranks(told["trainers"])
         self._own = frozenset(map(str, told["own"]))
-        self.line = Line(fd, fd, str, seals)
+        self.line = line
 
     def has_name(self, name: str) -> bool:
         """Return True if this is the name, or an address, of its host."""

@@ -22,13 +22,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence, Set
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ServiceError
 from ..node import procs
-from ..node.line.gate import Seals
 from ..node.loop import Loop
 from .lines import KeptOutput
+
+if TYPE_CHECKING:
+    from ..node.line.wire import Line
 
 TERM_S = 0.5  # from TERM to KILL
 SETTLE_S = 0.5  # after the command's end, for clients that end with their daemons on other machines
@@ -244,18 +246,16 @@ class _Leash:
         self._following = True
         self._loop.do_aside(call, functools.partial(self._follow, head["lost_after"]), self._stay)
 
-    def _follow(self, lost_after_s: float, found: tuple[int, Seals]) -> None:
+    def _follow(self, lost_after_s: float, line: Line) -> None:
         """Watch the job by a line to its head."""
         from ..node.line.wire import MessageLine
 
         MessageLine[Any](
             self._loop,
-            found[0],
-            found[0],
+            line,
             lost_after_s=lost_after_s,
             on_message=lambda _m: None,
             on_lost=self._begin_grace,
-            seals=found[1],
         )
         _tell(self._launcher, _ANSWER, "")
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..node import codes, procs
 from ..node.job import Node
+from ..node.line.wire import Line as Line
 from ..node.line.wire import encode_control
 
 if TYPE_CHECKING:
-    from ..node.line.gate import Seals
     from ..node.messages import DialMsg
 
 CLOSE_EXTRA_S = 2.0
@@ -31,34 +30,6 @@ class News(NamedTuple):
 Tell = Callable[[News], None]  # called from any thread
 
 
-class Line(NamedTuple):
-    """Line to an agent or to a head. The taker of the descriptors closes them."""
-
-    read_fd: int
-    write_fd: int
-    diagnosis: Callable[[], str] = str
-    seals: Seals | None = None  # None: nobody else can reach it
-
-    def close(self) -> None:
-        """Close a line that nobody took; its agent then ends."""
-        for fd in {self.read_fd, self.write_fd}:
-            os.close(fd)
-
-    def send(self, frame: bytes) -> None:
-        """Send a frame, while nobody else uses the line. Raises OSError."""
-        os.write(self.write_fd, frame + (self.seals[0].compute_mac(frame) if self.seals else b""))
-
-    def pass_on(self, dial: Dial, node: Node) -> str:
-        """Give an agent the address of the head, and close; return why it had ended before that, or ""."""
-        try:
-            self.send(dial.encode(node, sealed=self.seals is not None))
-            return ""
-        except OSError as e:
-            return self.diagnosis() or codes.describe_error(e)
-        finally:
-            self.close()
-
-
 class Dial(NamedTuple):
     """Address of a head on a node, and the secret by which agents prove themselves."""
 
@@ -70,6 +41,16 @@ class Dial(NamedTuple):
         """Return the frame by which the agent of a node gets it; `sealed`: over TCP."""
         message: DialMsg = {"type": "dial", "addrs": self.addrs, "port": self.port, "node": node.id}
         return encode_control(message if sealed else {**message, "secret": self.secret})
+
+    def send_over(self, line: Line, node: Node) -> str:
+        """Give an agent the address, and close; return why it had ended before that, or ""."""
+        try:
+            line.send(self.encode(node, sealed=line.seals is not None))
+            return ""
+        except OSError as e:
+            return line.diagnosis() or codes.describe_error(e)
+        finally:
+            line.close()
 
 
 class Ended(NamedTuple):

@@ -43,12 +43,10 @@ class ReachedHost:
         self._sent = 0.0, 0.0  # time by the wall clock and by the monotonic clock
         self.line: MessageLine[messages.OfCheck] = MessageLine(
             loop,
-            line.read_fd,
-            line.write_fd,
+            line,
             lost_after_s=lost_after_s,
             on_message=self._hear,
             on_lost=self._lose,
-            seals=line.seals,
             trace=trace and trace.make_note(f"node {node.id} ({node.name})"),
         )
 

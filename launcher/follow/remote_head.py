@@ -78,12 +78,10 @@ class RemoteHead:
         self._diagnosis = line.diagnosis
         self._line: MessageLine[messages.OfObserver] = MessageLine(
             self._loop,
-            line.read_fd,
-            line.write_fd,
+            line,
             lost_after_s=self._lost_after_s,
             on_message=self._handle,
             on_lost=self._lose_line,
-            seals=line.seals,
             trace=self._trace,
         )
         self._package = ToHead(self._loop, self._line, self._supply, self._lose)

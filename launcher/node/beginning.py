@@ -16,9 +16,10 @@ from . import codes, job
 from .loop import Loop
 
 if TYPE_CHECKING:
+    from .line.wire import Line
     from .messages import Memory, RecallMsg, RememberMsg
 
-    Dial = Callable[[], tuple[int, Any]]  # opens a line, with its seals; slow; raises OSError, ProofError
+    Dial = Callable[[], Line]  # slow; raises OSError, ProofError
 
 # Paths in the folder that every node has.
 JOB_FILE, PROGRAM = "job/job.json", "job/pslaunch.pyz"

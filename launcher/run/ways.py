@@ -70,7 +70,7 @@ class _Here(Way):
         started = starting.wait(lambda: head.done, cut) or []
         while started and not head.done:
             node, line = started[0]
-            head.attach(node, *line)
+            head.attach(node, line)
             started.pop(0)
         if self.backend.starts_again:
             head.revive = functools.partial(self._revive, scene, head)
@@ -102,7 +102,7 @@ class _Here(Way):
 
         def take(started: Started) -> None:
             for node in filter(None, [head.find_awaited(node.id) for node in nodes]):
-                head.attach(node, *started.pop(0)[1])
+                head.attach(node, started.pop(0)[1])
             self._watch_carrier(scene.loop, head)
 
         def give_up(why: str) -> None:

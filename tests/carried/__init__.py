@@ -24,7 +24,7 @@ from pslaunch.backends.local.options import OPTIONS
 from pslaunch.backends.local.spec import make_local_spec
 from pslaunch.errors import ServiceError
 from pslaunch.node.job import Limits, Node, Plan
-from pslaunch.node.line.gate import Gate, Seals
+from pslaunch.node.line.gate import Gate
 from pslaunch.node.loop import Loop
 from pslaunch.options.kinds import Text
 from pslaunch.options.options import Option, join_rows
@@ -69,8 +69,8 @@ class CarriedBackend(Here):
             node = json.loads(text)["node"]
             return "" if node in self._nodes.keys() - came.keys() else f"node {node} is none that is awaited"
 
-        def admit(text: bytes, fd: int, seals: Seals) -> None:
-            came[json.loads(text)["node"]] = Line(fd, fd, self._words, seals)
+        def admit(text: bytes, line: Line) -> None:
+            came[json.loads(text)["node"]] = line._replace(diagnosis=self._words)
 
         loop, secret = Loop(), os.urandom(32)
         gate = Gate(loop, "127.0.0.1", secret, check=check, admit=admit, note_refusal=lambda _why: None)

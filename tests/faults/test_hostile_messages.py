@@ -18,7 +18,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pslaunch.backends.here import NODE
-from pslaunch.backends.lines import Line
 from pslaunch.check.check_hosts import reject_nonsense
 from pslaunch.check.findings import Wanted, choose_check_code, judge_hosts
 from pslaunch.check.inspection import Inspection
@@ -32,7 +31,7 @@ from pslaunch.node.head.leader import Leader
 from pslaunch.node.head.observed import MAX_OBSERVERS
 from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
 from pslaunch.node.line import wire
-from pslaunch.node.line.wire import Decoder, Message, Output, encode_control
+from pslaunch.node.line.wire import Decoder, Line, Message, Output, encode_control
 from pslaunch.node.loop import Listener, Loop
 from pslaunch.ship.package import PackageFolder
 from pslaunch.views.live import LiveView
@@ -151,7 +150,7 @@ def run_head(plan: Plan, said: Sequence[Sequence[Message | Output]]) -> None:
             ours, theirs = socket.socketpair()
             stack.enter_context(theirs)
             fd = ours.detach()
-            head.attach(node, fd, fd, lambda: "")
+            head.attach(node, Line(fd, fd))
             theirs.sendall(sent(messages_of_node))
             theirs.shutdown(socket.SHUT_WR)
         while not head.done:
@@ -200,7 +199,7 @@ class Led:
 
     def __init__(self, folder: str) -> None:
         self.loop, ends = Loop(), [[sock.detach() for sock in socket.socketpair()] for _ in range(2)]
-        self.leader = Leader(self.loop, ends[0][0], ends[0][0], ends[1][0], folder, 1000.0)
+        self.leader = Leader(self.loop, Line(ends[0][0], ends[0][0]), ends[1][0], folder, 1000.0)
         self.heard: dict[str, Message] = {}  # by the launcher
         self.launcher = open_line(self.loop, ends[0][1], self._hear, lost_after_s=1000)
         self._agent = open_line(self.loop, ends[1][1], self._end, lost_after_s=1000)

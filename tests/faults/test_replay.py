@@ -15,7 +15,7 @@ import pytest
 
 from pslaunch.node import codes
 from pslaunch.node.line import wire
-from pslaunch.node.line.gate import Seal
+from pslaunch.node.line.wire import Seal
 from pslaunch.runtime import _core
 from pslaunch.runtime.client.caller import Caller
 from pslaunch.runtime.engine.kernel_numbers import Optim

@@ -27,7 +27,7 @@ from ..codes import Refusal
 from ..ending import CUT, Shutdown
 from ..line import reach
 from ..line.trace import Trace
-from ..line.wire import NONSENSE, Data, Message, MessageLine
+from ..line.wire import NONSENSE, Data, Line, Message, MessageLine
 from ..listing import CHOSEN_PYTHON, mark_unfetched, read_lines, write_text
 from ..loop import Loop
 from ..run_dir import SPAWNER_FILE, end_leftovers
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from .. import messages
     from ..beginning import Dial
     from ..dispatch.filling import Filling
-    from ..line.gate import Seals
     from .loan import Loan
 
 NOTED_WITHIN_S = 1.0  # limit for the head to take over the end of a signalled agent
@@ -55,16 +54,15 @@ class Agent:
         loop: Loop,
         run_dir: str,
         keeper: socket.socket,
-        line_fds: tuple[int, int],
+        line: Line,
         *,
         lost_after_s: float,
         grace_s: float,
-        seals: Seals | None,
         secret: bytes,
         lent: Mapping[str, Loan],
         dial: Dial | None = None,
     ) -> None:
-        """secret: of the job, given with `seals`, its proof by a line that was dialed; lent: by program."""
+        """secret: of the job, if `line` was dialed with its proof; lent: by program."""
         self._loop, self._run_dir, self._grace_s = loop, run_dir, grace_s
         self._secret, self._lent = secret, Loans(loop, lent)
         for key, loan in lent.items():
@@ -91,11 +89,11 @@ class Agent:
         self._keeper = KeeperLink(
             loop, keeper, lost_after_s, lose=self._give_up, is_ending=lambda: self._ending is not None
         )
-        self._open_line(line_fds, seals, lost_after_s)
+        self._open_line(line, lost_after_s)
 
-    def _open_line(self, fds: tuple[int, int], seals: Seals | None, lost_after_s: float) -> None:
+    def _open_line(self, line: Line, lost_after_s: float) -> None:
         self._line: MessageLine[messages.OfAgent] = MessageLine(
-            self._loop, *fds, lost_after_s=lost_after_s, seals=seals,
+            self._loop, line, lost_after_s=lost_after_s,
             on_message=self._obey, on_lost=self._lose_head, on_data=self._take,
         )  # fmt: skip
 
@@ -403,12 +401,12 @@ class Agent:
         self._ending, self._furnishing, self._lost_head.is_sought = None, None, True
         procs.complain("agent: waiting for another head")
 
-        def take(found: tuple[int, Seals]) -> None:
+        def take(found: Line) -> None:
             if self.code is None and self._ending is None:
                 self._lost_head.is_lost = self._lost_head.is_sought = False
-                self._open_line((found[0], found[0]), found[1], self._line.lost_after_s)
+                self._open_line(found, self._line.lost_after_s)
             else:
-                os.close(found[0])
+                found.close()
 
         assert self._lost_head.dial is not None
         self._loop.do_aside(self._lost_head.dial, take, lambda e: self._end_alone(f"no other head: {e}"))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import procs
 from ..line.beats import keep_beating
-from ..line.wire import READ_BYTES, Decoder, WireError
+from ..line.wire import READ_BYTES, Decoder, Line, WireError
 from ..loop import Loop
 from ..run_dir import lock_run_dir
 from ..silence import Silence
@@ -24,11 +24,8 @@ from .program import Program
 if TYPE_CHECKING:
     from ..beginning import Dial
     from ..head.leader import Leader
-    from ..line.gate import Seals
     from .loan import Loan
     from .stand_in import StandIn
-
-    Fds = tuple[int, int]  # to read from and to write to
 
 
 def main(
@@ -52,24 +49,26 @@ def main(
     """
     procs.become_subreaper()
     _make_run_dir(run_dir, keeper)
-    fds = _take_standard_streams()
-    loop, seals, secret, lead, stand_in, dial = Loop(), None, b"", None, None, None
-    if mode == "begin":
-        mode, fds, seals, secret, stand_in, dial = _begin(loop, words, run_dir, fds, keeper)
-    while mode == "dial":
-        where = _read_endpoint(fds[0], keeper, lost_after_s, seals)
-        fds, seals, secret = _dial(*fds, {"secret": secret.hex(), **where}, lost_after_s)
-        mode, words = (words[0], words[1:]) if words else ("serve", ())
+    line = _take_standard_streams()
+    loop, secret, lead, stand_in, dial = Loop(), b"", None, None, None
+    # From a thread: the search for a name can't be interrupted.
+    with keep_beating(b".") as beaten:
+        beaten(keeper.fileno())
+        if mode == "begin":
+            mode, line, secret, stand_in, dial = _begin(loop, words, run_dir, line)
+        while mode == "dial":
+            where = _read_endpoint(line, lost_after_s)
+            line, secret = _dial(line, {"secret": secret.hex(), **where}, lost_after_s)
+            mode, words = (words[0], words[1:]) if words else ("serve", ())
     if mode == "lead":
         from ..head.leader import Leader
 
         ours, heads = socket.socketpair()
-        lead = Leader(loop, *fds, heads.detach(), run_dir, lost_after_s, seals, secret)
-        fds, seals = (ours.fileno(), ours.detach()), None
+        lead = Leader(loop, line, heads.detach(), run_dir, lost_after_s, secret)
+        line = Line(ours.fileno(), ours.detach())
     agent = Agent(
-        loop, run_dir, keeper, fds,
-        lost_after_s=lost_after_s, grace_s=grace_s, seals=seals, secret=secret, lent=lent,
-        dial=dial,
+        loop, run_dir, keeper, line,
+        lost_after_s=lost_after_s, grace_s=grace_s, secret=secret, lent=lent, dial=dial,
     )  # fmt: skip
     return _run(loop, agent, lead, stand_in, asker)
 
@@ -104,8 +103,8 @@ def _run(loop: Loop, agent: Agent, lead: Leader | None, stand_in: StandIn | None
 
 
 def _begin(
-    loop: Loop, words: Sequence[str], run_dir: str, fds: Fds, keeper: socket.socket
-) -> tuple[str, Fds, Seals | None, bytes, StandIn | None, Dial | None]:
+    loop: Loop, words: Sequence[str], run_dir: str, line: Line
+) -> tuple[str, Line, bytes, StandIn | None, Dial | None]:
     """Begin a job from a file; return also who acts as launcher, and the way to a head that comes later."""
     from .. import beginning
     from ..line import gate
@@ -115,20 +114,15 @@ def _begin(
     begun, secret = beginning.read_beginning(folder), beginning.read_secret(folder)
     _take_wheel(os.path.join(folder, beginning.WHEEL), run_dir)
     if int(node):
-        for fd in fds:  # which our starter needs no more
-            os.close(fd)
+        line.close()  # which our starter needs no more
         text, limit_s = json.dumps({"node": int(node)}).encode(), begun.wait_timeout_s
         dial = functools.partial(gate.dial, [begun.head], begun.port, secret, text, limit_s, to_come=True)
-        # From a thread: the search for a name can't be interrupted.
-        with keep_beating(b".") as beaten:
-            beaten(keeper.fileno())
-            fd, seals = dial()
-        return "serve", (fd, fd), seals, secret, None, dial if begun.plan.outlives_head else None
+        return "serve", dial(), secret, None, dial if begun.plan.outlives_head else None
     from .stand_in import StandIn
 
     ours, heads = socket.socketpair()
-    stand_in = StandIn(loop, ours.detach(), begun, secret, folder, run_dir, fds[1])
-    return "lead", (heads.fileno(), heads.detach()), None, secret, stand_in, None
+    stand_in = StandIn(loop, ours.detach(), begun, secret, folder, run_dir, line.write_fd)
+    return "lead", Line(heads.fileno(), heads.detach()), secret, stand_in, None
 
 
 def _take_wheel(folder: str, run_dir: str) -> None:
@@ -150,16 +144,13 @@ def _take_wheel(folder: str, run_dir: str) -> None:
             os.environ["PYTHONPATH"] = f"{there}:{others}" if others else there
 
 
-def _read_endpoint(
-    read_fd: int, keeper: socket.socket, lost_after_s: float, seals: Seals | None
-) -> dict[str, Any]:
+def _read_endpoint(line: Line, lost_after_s: float) -> dict[str, Any]:
     """Read an address to dial, the only message of a line, and facts of this node for the other side."""
-    decoder, silence = Decoder(seals and seals[1]), Silence(time.monotonic())
+    decoder, silence = Decoder(line.seals and line.seals[1]), Silence(time.monotonic())
     while True:
-        keeper.send(b".")
-        if select.select([read_fd], [], [], procs.BEAT_S)[0]:
+        if select.select([line.read_fd], [], [], procs.BEAT_S)[0]:
             silence.hear(time.monotonic())
-            piece = os.read(read_fd, READ_BYTES)
+            piece = os.read(line.read_fd, READ_BYTES)
             for item in decoder.feed(piece):
                 if not isinstance(item, dict) or item.pop("type") != "dial":
                     raise WireError("expected an address to dial")
@@ -170,22 +161,20 @@ def _read_endpoint(
             raise TimeoutError(f"no message from the launcher for {lost_after_s:g} s")
 
 
-def _dial(read_fd: int, write_fd: int, where: dict[str, Any], limit_s: float) -> tuple[Fds, Seals, bytes]:
+def _dial(line: Line, where: dict[str, Any], limit_s: float) -> tuple[Line, bytes]:
     """Connect to the head; close the former line, which our starter needs no more."""
     from ..line import gate
 
-    for fd in {read_fd, write_fd}:
-        os.close(fd)
+    line.close()
     addrs, port, secret = where.pop("addrs"), int(where.pop("port")), bytes.fromhex(where.pop("secret"))
-    fd, seals = gate.dial(addrs, port, secret, json.dumps(where).encode(), limit_s)
-    return (fd, fd), seals, secret
+    return gate.dial(addrs, port, secret, json.dumps(where).encode(), limit_s), secret
 
 
-def _take_standard_streams() -> Fds:
+def _take_standard_streams() -> Line:
     """Move standard input and output to other descriptors, out of reach of programs and stray prints."""
-    fds = os.dup(0), os.dup(1)
+    line = Line(os.dup(0), os.dup(1))
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(2, 1)
     os.close(null)
-    return fds
+    return line

@@ -15,7 +15,7 @@ from .. import codes, job
 from ..beginning import PACKAGE_FILE, Beginning
 from ..dispatch.archive import Archive
 from ..dispatch.to_head import ToHead
-from ..line.wire import Message, MessageLine
+from ..line.wire import Line, Message, MessageLine
 from ..loop import Loop
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ class StandIn:
         self._rest = b""  # of a line whose beginning was taken
         self._line: MessageLine[messages.OfObserver] = MessageLine(
             loop,
-            fd,
-            fd,
+            Line(fd, fd),
             lost_after_s=begun.plan.limits.lost_after_s,
             on_message=self._hear,
             on_lost=lambda reason: self._end(codes.NODE_LOST, f"the head is gone: {reason}"),

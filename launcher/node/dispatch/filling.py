@@ -10,9 +10,8 @@ from ..loop import ignore
 from .receiver import Receiver
 
 if TYPE_CHECKING:
-    from ..line.gate import Seals
     from ..line.trace import Trace
-    from ..line.wire import Data
+    from ..line.wire import Data, Line
     from ..loop import Loop
     from ..messages import DispatchedMsg, DispatchMsg, FetchMsg, OfPackage, ServeMsg, ServingMsg
     from .peers import Serving
@@ -86,20 +85,18 @@ class Filling:
 
         self._loop.do_aside(
             lambda: gate.dial(m["addrs"], int(m["port"]), self._secret, REQUEST, REACH_LIMIT_S),
-            lambda reached: self._begin_fetching(*reached),
+            self._begin_fetching,
             self._ask_head,
         )
 
-    def _begin_fetching(self, fd: int, seals: Seals) -> None:
+    def _begin_fetching(self, line: Line) -> None:
         self._server = MessageLine(
             self._loop,
-            fd,
-            fd,
+            line,
             lost_after_s=PEER_LOST_AFTER_S,
             on_message=ignore,
             on_lost=self._ask_head,
             on_data=self.take,
-            seals=seals,
             trace=self._trace,
         )
         if self._receiver.closed:

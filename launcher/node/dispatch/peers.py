@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..line.gate import Gate, Seals
+from ..line.gate import Gate
 from ..line.wire import PEER_LOST_AFTER_S, MessageLine
 from ..loop import Aside, Loop, ignore
 from .sender import Sender, Source
 
 if TYPE_CHECKING:
     from ..line.trace import Note
+    from ..line.wire import Line
     from ..messages import DispatchMsg
 
 REQUEST = b"files"  # of a node at the gate of another one
@@ -36,19 +37,17 @@ class Serving:
         )
         self.port = self._gate.port
 
-    def _admit(self, _text: bytes, fd: int, seals: Seals) -> None:
+    def _admit(self, _text: bytes, own: Line) -> None:
         # No failure of the job: the other node sees the line close, and asks the head.
         def give_up(_why: object) -> None:
             self._drop(line)
 
         line: MessageLine[DispatchMsg] = MessageLine(
             self._loop,
-            fd,
-            fd,
+            own,
             lost_after_s=PEER_LOST_AFTER_S,
             on_message=lambda m: self._peers[line].obey(m, give_up),
             on_lost=give_up,
-            seals=seals,
             trace=self._trace,
         )
         self._peers[line] = Sender(self._aside, self._source, line, fail=give_up, offer=False)

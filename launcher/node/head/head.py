@@ -14,7 +14,7 @@ from ... import __version__
 from .. import codes, job, logs
 from ..dispatch.dispatch import Dispatch, Supply
 from ..ending import NEVER, Signal
-from ..line.wire import Message, MessageLine, Output
+from ..line.wire import Line, Message, MessageLine, Output
 from ..link import JobFailure, Link
 from ..loop import Loop, Timer
 from ..procs import WHY_LEFT
@@ -27,7 +27,6 @@ from .supervisor import Exit, Member, Supervisor, make_loss, make_lost_advice
 
 if TYPE_CHECKING:
     from .. import messages
-    from ..line.gate import Seals
     from ..line.trace import Trace
 
 FINISH_LIMIT_S = 5.0  # for a silent node after the order to finish
@@ -135,27 +134,18 @@ class Head:
         known = 0 <= number < len(nodes) and number not in self.links and not self._finishing
         return nodes[number] if known else None
 
-    def attach(
-        self,
-        node: job.Node,
-        read_fd: int,
-        write_fd: int,
-        diagnosis: Callable[[], str],
-        seals: Seals | None = None,
-    ) -> None:
-        """Take over the line to this node's agent. `diagnosis` returns the agent's last words."""
+    def attach(self, node: job.Node, own: Line) -> None:
+        """Take over the line to this node's agent."""
         line: MessageLine[messages.ToAgent] = MessageLine(
             self._loop,
-            read_fd,
-            write_fd,
+            own,
             lost_after_s=self.placed.plan.limits.lost_after_s,
             on_message=lambda m: self._hear(self.links[node.id], m),
             on_output=lambda piece: self._take_output(node.id, piece),
             on_lost=lambda reason: self._lose(self.links[node.id], reason),
-            seals=seals,
             trace=self._trace and self._trace.make_note(f"node {node.id} ({node.name})"),
         )
-        self.links[node.id] = Link(node, line, diagnosis, self.placed.plan.epoch)
+        self.links[node.id] = Link(node, line, own.diagnosis, self.placed.plan.epoch)
 
     def close(self) -> None:
         for link in self.links.values():

@@ -21,9 +21,9 @@ from .. import codes, job, logs
 from ..dispatch.from_launcher import FromLauncher
 from ..later import record
 from ..line import reach
-from ..line.gate import OBSERVER, Gate, Seals
+from ..line.gate import OBSERVER, Gate
 from ..line.trace import Trace
-from ..line.wire import NONSENSE, Data
+from ..line.wire import NONSENSE, Data, Line
 from ..loop import Loop, Timer
 from ..silence import Silence
 from .head import Head
@@ -39,15 +39,13 @@ class Leader(Observed):
     def __init__(
         self,
         loop: Loop,
-        read_fd: int,
-        write_fd: int,
+        line: Line,
         own_fd: int,
         run_dir: str,
         lost_after_s: float,
-        seals: Seals | None = None,
         secret: bytes = b"",
     ) -> None:
-        """`seals`, `secret`: of the launcher's line, if it was dialed."""
+        """`line`: to the launcher; `secret`: the job's, if it was dialed."""
         self._secret = secret
         super().__init__(loop, lost_after_s)
         self._own_fd, self._socket_path = own_fd, os.path.join(run_dir, "head.sock")
@@ -57,7 +55,7 @@ class Leader(Observed):
         self._lease: Timer | None = None  # running while nobody holds the job
         self._holders_supply = False
         self._told_holder = False  # about the end
-        self._launcher = self._observe(read_fd, write_fd, seals)
+        self._launcher = self._observe(line)
         self._holders = {self._launcher}
         self._supplier = self._launcher  # of the package
         self._supply = FromLauncher(loop, self._launcher.line.send, lambda: self._led.placed)
@@ -147,7 +145,7 @@ class Leader(Observed):
         self._gate = gate
         own, self._own_fd = self._own_fd, -1
         head.drain, head.settled = self.push, self._tell_places
-        head.attach(first, own, own, lambda: "")
+        head.attach(first, Line(own, own))
         observer.line.send({"type": "leading", "port": gate.port, "addrs": addrs})
 
     def _tell_places(self) -> None:
@@ -251,13 +249,13 @@ class Leader(Observed):
             return ""
         return f"node {_parse_node_number(text)} is not of this job, or has connected already"
 
-    def _admit(self, text: bytes, fd: int, seals: Seals) -> None:
+    def _admit(self, text: bytes, line: Line) -> None:
         if text == OBSERVER:
-            self._observe(fd, fd, seals)
+            self._observe(line)
         elif node := self._led.find_awaited(_parse_node_number(text)):
-            self._led.attach(node, fd, fd, lambda: "", seals)
+            self._led.attach(node, line)
         else:  # another has connected since the check
-            os.close(fd)
+            line.close()
 
 
 def _parse_node_number(text: bytes) -> int:

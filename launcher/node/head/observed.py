@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from .. import codes, logs
 from ..later import record
-from ..line.wire import Data, Message, MessageLine
+from ..line.wire import Data, Line, Message, MessageLine
 from ..loop import Listener, Loop
 from ..shapes import check_shape, is_code, is_failure_code
 
 if TYPE_CHECKING:
     from .. import messages
-    from ..line.gate import Seals
     from ..line.trace import Trace
     from .head import Head
 
@@ -47,16 +46,14 @@ class Observed:
         self._over_s: float | None = None  # end of the job, or of the last piece sent after it
         self._observers: list[Observer] = []
 
-    def _observe(self, read_fd: int, write_fd: int, seals: Seals | None = None) -> Observer:
+    def _observe(self, own: Line) -> Observer:
         line: MessageLine[messages.ToObserver] = MessageLine(
             self._loop,
-            read_fd,
-            write_fd,
+            own,
             lost_after_s=self._lost_after_s,
             on_message=lambda m: self._obey(observer, m),
             on_lost=lambda reason: self._lose(observer, reason),
             on_data=lambda piece: self._take(observer, piece),
-            seals=seals,
             trace=self._trace and self._trace.make_note("observer"),
         )
         observer = Observer(line)
@@ -146,7 +143,7 @@ class Observed:
             sock.close()
             return
         fd = sock.detach()
-        self._observe(fd, fd)
+        self._observe(Line(fd, fd))
 
     # --- the record ---
 

@@ -5,9 +5,7 @@ Their time and number are bounded until then (places.py). The head gets a messag
 
 from __future__ import annotations
 
-import hmac
 import socket
-import struct
 import time
 from collections.abc import Callable, Sequence
 
@@ -15,6 +13,7 @@ from pslaunch.runtime.shared import places, prove
 
 from ..loop import Listener, Loop
 from . import reach
+from .wire import Line, Seal, Seals
 
 PLANE = prove.Plane(b"pslaunch control plane", "head", "agent", advice="is it an agent of another job?")
 OBSERVER = b"observer"  # text of a caller that is no agent
@@ -27,37 +26,16 @@ MAX_HANDOUTS = 64  # at once; more are refused, and ask again
 HANDOUT_LIMIT_S = 60.0
 
 
-class Seal:
-    """MACs of one direction of a line: they reveal changed, missing, repeated and foreign frames.
-
-    wire.py, which loads faster without `hmac`, says for each kind of frame what they cover.
-    """
-
-    mac_bytes = 16
-
-    def __init__(self, key: bytes) -> None:
-        self._keyed, self._number = hmac.new(key, digestmod="sha256"), 0
-
-    def compute_mac(self, frame: bytes | bytearray) -> bytes:
-        """Return the MAC of the next frame."""
-        self._number += 1
-        mac = self._keyed.copy()
-        mac.update(struct.pack("<Q", self._number))
-        mac.update(frame)
-        return mac.digest()[: self.mac_bytes]
-
-    def fits(self, frame: bytes | bytearray, mac: bytes | bytearray) -> bool:
-        """Return True if this is the MAC of the next frame."""
-        return hmac.compare_digest(self.compute_mac(frame), mac)
-
-
-Seals = tuple[Seal, Seal]
-
-
 def make_seals(secret: bytes, nonces: bytes, *, head: bool) -> Seals:
     """Return the seals for sending and receiving, with keys of this connection alone."""
     down, up = (Seal(PLANE.compute_mac(secret, b"key of " + who, nonces)) for who in (b"head", b"agent"))
     return (down, up) if head else (up, down)
+
+
+def _make_line(sock: socket.socket, seals: Seals) -> Line:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    fd = sock.detach()
+    return Line(fd, fd, str, seals)
 
 
 class _Caller:
@@ -70,7 +48,7 @@ class _Caller:
 class Gate:
     """Listener at `addr`, "" for all addresses, and at `port`, or at any if that is not free.
 
-    `check(text)` returns why a caller is refused, or ""; `admit(text, fd, seals)` takes over a proved one.
+    `check(text)` returns why a caller is refused, or ""; `admit(text, line)` takes over a proved one.
     handout: a request and its answer, no secret: whoever begins with the one gets the other, without proof.
     """
 
@@ -81,7 +59,7 @@ class Gate:
         secret: bytes,
         *,
         check: Callable[[bytes], str],
-        admit: Callable[[bytes, int, Seals], None],
+        admit: Callable[[bytes, Line], None],
         note_refusal: Callable[[str], None],
         port: int = 0,
         handout: tuple[bytes, bytes] = (b"", b""),
@@ -141,9 +119,8 @@ class Gate:
             if caller.server.buffer:
                 caller.sock.close()  # nothing may be sent before the welcome was read
                 return
-            caller.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            keys = make_seals(self._secret, caller.server.nonces, head=True)
-            self._admit(caller.server.text, caller.sock.detach(), keys)
+            seals = make_seals(self._secret, caller.server.nonces, head=True)
+            self._admit(caller.server.text, _make_line(caller.sock, seals))
         elif caller.server.nonces:
             self._callers.keep(caller)
 
@@ -197,11 +174,11 @@ class Gate:
 
 def dial(
     addrs: Sequence[str], port: int, secret: bytes, text: bytes, limit_s: float, *, to_come: bool = False
-) -> tuple[int, Seals]:
+) -> Line:
     """Connect to a head and prove the secret, at each of its addresses in turn, within `limit_s`.
 
     to_come: the head may have no name, and refuse connections, for a while yet.
-    Returns the descriptor and the seals of the line. Raises prove.ProofError or the last OSError.
+    Raises prove.ProofError or the last OSError.
     """
     if not addrs:
         raise ConnectionError("no address was given")
@@ -220,8 +197,7 @@ def dial(
             try:
                 with socket.create_connection((addr, port), timeout=connect_s) as sock:
                     nonces, _ = prove.dial(sock, PLANE, secret, text, now_s + try_s)
-                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    return sock.detach(), make_seals(secret, nonces, head=False)
+                    return _make_line(sock, make_seals(secret, nonces, head=False))
             except (OSError, prove.ProofError) as e:  # another program may listen at a wrong address
                 failed.append(e)
         only_refused = (to_come or len(addrs) == 1) and all(isinstance(e, prove.ProofError) for e in failed)

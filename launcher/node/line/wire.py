@@ -22,7 +22,6 @@ from ..silence import Silence
 
 if TYPE_CHECKING:
     from ..messages import HelloMsg
-    from .gate import Seal, Seals
     from .trace import Note
 
 WIRE_VERSION = 21
@@ -80,6 +79,50 @@ class Data(NamedTuple):
 
 
 Item = Union[Message, Output, Data]
+
+
+class Seal:
+    """MACs of one direction of a line: they reveal changed, missing, repeated and foreign frames."""
+
+    mac_bytes = 16
+
+    def __init__(self, key: bytes) -> None:
+        import hmac  # which loads OpenSSL: only lines over TCP need it
+
+        self._keyed, self._number, self._is_equal = hmac.new(key, digestmod="sha256"), 0, hmac.compare_digest
+
+    def compute_mac(self, frame: bytes | bytearray) -> bytes:
+        """Return the MAC of the next frame."""
+        self._number += 1
+        mac = self._keyed.copy()
+        mac.update(struct.pack("<Q", self._number))
+        mac.update(frame)
+        return mac.digest()[: self.mac_bytes]
+
+    def fits(self, frame: bytes | bytearray, mac: bytes | bytearray) -> bool:
+        """Return True if this is the MAC of the next frame."""
+        return self._is_equal(self.compute_mac(frame), mac)
+
+
+Seals = tuple[Seal, Seal]  # for sending and receiving
+
+
+class Line(NamedTuple):
+    """Line to an agent, a head or an observer. The taker of the descriptors closes them."""
+
+    read_fd: int
+    write_fd: int
+    diagnosis: Callable[[], str] = str  # returns the last words of the other end
+    seals: Seals | None = None  # None: nobody else can reach it
+
+    def close(self) -> None:
+        """Close a line that nobody took; its agent then ends."""
+        for fd in {self.read_fd, self.write_fd}:
+            os.close(fd)
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame, while nobody else uses the line. Raises OSError."""
+        os.write(self.write_fd, frame + (self.seals[0].compute_mac(frame) if self.seals else b""))
 
 
 BEAT = HEADER.pack(0, HEARTBEAT)
@@ -186,19 +229,16 @@ class MessageLine(Generic[Sent]):
     def __init__(
         self,
         loop: Loop,
-        read_fd: int,
-        write_fd: int,
+        line: Line,
         *,
         lost_after_s: float,
         on_message: Callable[[Any], None],
         on_lost: Callable[[str], None],
         on_output: Callable[[Output], None] = lambda _piece: None,
         on_data: Callable[[Data], None] = lambda _piece: None,
-        seals: Seals | None = None,
         trace: Note | None = None,
     ) -> None:
-        """`seals`: for sending and receiving, over TCP."""
-        self._loop, self._read_fd, self._write_fd = loop, read_fd, write_fd
+        self._loop, (self._read_fd, self._write_fd, _, seals) = loop, line
         self.lost_after_s = lost_after_s
         self._on_message, self._on_lost = on_message, on_lost
         self._on_output, self._on_data = on_output, on_data
@@ -216,7 +256,7 @@ class MessageLine(Generic[Sent]):
         self._wants_write = True
         self._last_sent_s = loop.now()
         self.silence = Silence(loop.now())
-        for fd in {read_fd, write_fd}:
+        for fd in {self._read_fd, self._write_fd}:
             os.set_blocking(fd, False)
         # Sent by the loop: no loss may be reported before the owner has this object.
         self._queue_control(encode_control(self._note("sent", make_hello())))

@@ -19,6 +19,7 @@ import pytest
 from pslaunch.backends.leash import LEASH_ANSWER_S, Leashed
 from pslaunch.errors import ServiceError
 from pslaunch.node.line.gate import Gate
+from pslaunch.node.line.wire import Line
 from pslaunch.node.loop import Loop
 from support.jobs import parent_of
 from support.process import poll_until, until_gone
@@ -190,7 +191,7 @@ def test_end_is_understood_behind_an_answer_that_nobody_has_read(silent_head: so
 
 
 def test_asked_to_end_a_leash_that_follows_a_job_leaves_nothing(tmp_path: Path) -> None:
-    admitted: list[int] = []
+    admitted: list[Line] = []
     with (
         contextlib.closing(Loop()) as loop,
         contextlib.closing(
@@ -199,7 +200,7 @@ def test_asked_to_end_a_leash_that_follows_a_job_leaves_nothing(tmp_path: Path) 
                 "127.0.0.1",
                 SECRET,
                 check=lambda _text: "",
-                admit=lambda _text, fd, _seals: admitted.append(fd),
+                admit=lambda _text, line: admitted.append(line),
                 note_refusal=pytest.fail,
             )
         ) as gate,
@@ -213,7 +214,7 @@ def test_asked_to_end_a_leash_that_follows_a_job_leaves_nothing(tmp_path: Path) 
             one.end_now()
             assert one.wait(45)
         finally:
-            os.close(admitted[0])
+            admitted[0].close()
     for pid in pids:
         until_gone(pid, within_s=45)
     assert (tmp_path / "after").exists()

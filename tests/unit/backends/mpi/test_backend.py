@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ from pslaunch.backends.mpi.spec import MpiHost, MpiReach
 from pslaunch.errors import NodeLostError, ServiceError
 from pslaunch.node.agent.brought import pack_ranks
 from pslaunch.node.job import Node
-from pslaunch.node.line.gate import Seals
+from pslaunch.node.line.wire import Line
 from pslaunch.options.options import MAX_PROCESSES
 from pslaunch.runtime.shared.prove import MAX_BODY_BYTES
 from support.hostile import ANYTHING, Nest, spoilt
@@ -34,7 +34,7 @@ def make_backend(*args: str, hosts: tuple[MpiHost, ...] = ALIASES) -> MpiBackend
 
 
 def make_arrival(told: dict[str, Any]) -> Arrival:
-    return Arrival(told, -1, cast(Seals, ()))
+    return Arrival(told, Line(-1, -1))
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ from pslaunch.node.dispatch.filling import Filling
 from pslaunch.node.dispatch.peers import REQUEST, Serving
 from pslaunch.node.dispatch.sender import Sender, Source, encode_numbers
 from pslaunch.node.line import gate
-from pslaunch.node.line.gate import Seals
-from pslaunch.node.line.wire import Data
+from pslaunch.node.line.wire import Data, Line
 from pslaunch.node.loop import Aside, Loop
 from support.lines import open_line
 from support.packages import list_source
@@ -146,12 +145,11 @@ def test_content_damaged_on_the_disk_of_the_other_node_comes_from_the_head(
 def test_peer_that_leaves_while_served_is_forgotten(source: Source, tmp_path: Path, first: str) -> None:
     loop, folder = Loop(), tmp_path / "source"
     serving = Serving(loop, "127.0.0.1", SECRET, source)
-    reached: list[tuple[int, Seals]] = []
+    reached: list[Line] = []
     loop.do_aside(lambda: gate.dial(["127.0.0.1"], serving.port, SECRET, REQUEST, 3.0), reached.append)
     loop.run(lambda: bool(reached))
-    fd, seals = reached[0]
     come: list[Data] = []
-    line = open_line(loop, fd, on_data=come.append, seals=seals)
+    line = open_line(loop, reached[0], on_data=come.append)
     line.send({"type": "lacks", "manifest": False, "files": encode_numbers([0]), "offsets": {}})
     loop.run(lambda: bool(come))
     assert open_below(folder)

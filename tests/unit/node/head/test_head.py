@@ -19,7 +19,7 @@ from pslaunch.node.job import Count, Limits, Node, Plan, Role
 from pslaunch.node.later import record
 from pslaunch.node.later.record import RESTART
 from pslaunch.node.line import wire
-from pslaunch.node.line.wire import Decoder, Message, Output, encode_control
+from pslaunch.node.line.wire import Decoder, Line, Message, Output, encode_control
 from pslaunch.node.logs import MAX_LINE_CHARS
 from pslaunch.node.loop import Loop
 from pslaunch.runtime.shared.env import get_snapshot_var
@@ -65,7 +65,7 @@ class Led:
         self.head = Head(self.loop, placed, "5e" * 32, lambda: 0.0)
         ours, self._node = socket.socketpair()
         fd = ours.detach()
-        self.head.attach(self.head.placed.nodes[0], fd, fd, lambda: "")
+        self.head.attach(self.head.placed.nodes[0], Line(fd, fd))
         self._decoder = Decoder()
         self.say(encode(wire.make_hello()))
         if known:
@@ -356,7 +356,7 @@ def test_an_end_is_heard_while_a_restart_waits_for_a_cluster_that_may_end_all(co
         plan = led.head.placed.plan._replace(backend="k8s", added_env=ON_CLAIM)
         led.head.placed = led.head.placed._replace(plan=plan)
         fd = ours.detach()
-        led.head.attach(led.head.placed.nodes[1], fd, fd, lambda: "")
+        led.head.attach(led.head.placed.nodes[1], Line(fd, fd))
         led.head.start([])
         led.say(encode({"type": "progress", "key": "trainer/0", "batch": 1}))
         led.say(encode({**TROUBLE, "code": codes.NODE_LOST, "text": "asked to end"}))

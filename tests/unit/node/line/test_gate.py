@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.node.line import gate, wire
-from pslaunch.node.line.gate import MAX_HANDOUTS, Gate, Seal, Seals
-from pslaunch.node.line.wire import Data, Decoder, WireError, encode_control, encode_head
+from pslaunch.node.line.gate import MAX_HANDOUTS, Gate
+from pslaunch.node.line.wire import Data, Decoder, Line, Seal, WireError, encode_control, encode_head
 from pslaunch.node.loop import Loop
 from pslaunch.runtime.shared import prove
 from support.clock import own_s
@@ -181,7 +181,7 @@ class Guarded:
 
     def __init__(self, port: int = 0, handout: bytes = b"") -> None:
         self.loop = Loop()
-        self.admitted: list[tuple[bytes, int, Seals]] = []
+        self.admitted: list[tuple[bytes, Line]] = []
         self.refused: list[str] = []
         self.gate = Gate(
             self.loop, "127.0.0.1", SECRET, port=port,
@@ -193,12 +193,12 @@ class Guarded:
 
     def dial(
         self, secret: bytes = SECRET, text: bytes = b"welcome", *others: str, limit_s: float = 5.0
-    ) -> Future[tuple[int, Seals]]:
+    ) -> Future[Line]:
         """Dial it in a thread, after other addresses."""
         addrs = [*others, "127.0.0.1"]
         return self._aside.submit(gate.dial, addrs, self.gate.port, secret, text, limit_s)
 
-    def until(self, what: list[str] | list[tuple[bytes, int, Seals]]) -> None:
+    def until(self, what: list[str] | list[tuple[bytes, Line]]) -> None:
         self.loop.run(lambda: bool(what))
 
     def close(self) -> None:
@@ -224,11 +224,10 @@ def test_a_gate_is_at_the_port_that_is_asked_for_or_else_at_any() -> None:
 def test_caller_with_the_secret_gets_a_sealed_line(guarded: Guarded) -> None:
     dialled = guarded.dial()
     guarded.until(guarded.admitted)
-    text, *ours = guarded.admitted[0]
+    text, ours = guarded.admitted[0]
     assert text == b"welcome"
     heard: list[Any] = []
-    ends: list[Any] = [ours, dialled.result()]
-    lines = [open_line(guarded.loop, fd, heard.append, seals=seals) for fd, seals in ends]
+    lines = [open_line(guarded.loop, one, heard.append) for one in (ours, dialled.result())]
     lines[0].send({"type": "down"})
     lines[1].send({"type": "up"})
     guarded.loop.run(lambda: {"down", "up"} <= {m["type"] for m in heard})
@@ -265,8 +264,8 @@ def test_caller_after_a_thousand_silent_ones_is_admitted(monkeypatch: pytest.Mon
             stack.enter_context(socket.create_connection(("127.0.0.1", guarded.gate.port)))
         dialled = guarded.dial()
         guarded.until(guarded.admitted)
-        for fd in (guarded.admitted[0][1], dialled.result()[0]):
-            os.close(fd)
+        for line in (guarded.admitted[0][1], dialled.result()):
+            line.close()
         assert "it did not prove the secret, and others wait" in guarded.refused[0]
         guarded.loop.run(lambda: "more from" in guarded.refused[-1])
     assert re.fullmatch(r"\.\.\. and \d+ more from 127\.0\.0\.1 in the last minute", guarded.refused[-1])
@@ -308,8 +307,8 @@ def test_silent_addresses_share_the_limit_and_the_last_one_has_its_turn(guarded:
         dialled = guarded.dial(SECRET, b"welcome", *silent, limit_s=4.0)
         guarded.until(guarded.admitted)
         found = dialled.result()
-    for fd in (guarded.admitted[0][1], found[0]):
-        os.close(fd)
+    for line in (guarded.admitted[0][1], found):
+        line.close()
 
 
 def list_connecting(port: int) -> set[str]:
@@ -337,8 +336,8 @@ def test_lost_packet_of_a_head_that_is_to_come_is_not_waited_for() -> None:
         assert len(tried) > 1
         with contextlib.closing(Guarded(port)) as guarded:
             guarded.until(guarded.admitted)
-        for fd in (guarded.admitted[0][1], dialled.result()[0]):
-            os.close(fd)
+        for line in (guarded.admitted[0][1], dialled.result()):
+            line.close()
 
 
 def test_without_an_address_nobody_is_dialled() -> None:

@@ -17,6 +17,7 @@ from pslaunch.node.line import wire
 from pslaunch.node.line.wire import (
     Data,
     Decoder,
+    Line,
     MessageLine,
     Output,
     WireError,
@@ -173,7 +174,7 @@ def test_last_messages_of_a_closed_line_arrive() -> None:
     os.write(their_write, encode(wire.make_hello()) + encode({"type": "over"}))
     os.close(their_read)
     line: MessageLine[Any] = MessageLine(
-        loop, our_read, our_write, lost_after_s=5, on_lost=lost.append,
+        loop, Line(our_read, our_write), lost_after_s=5, on_lost=lost.append,
         on_message=lambda m: heard.append(m["type"]),
     )  # fmt: skip
     line._write()  # finds nobody there, before anything was read
