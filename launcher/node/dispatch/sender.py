@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 WINDOW_BYTES = 2 * 1024 * 1024
 THE_MANIFEST = 2**32 - 1  # as the number of a file
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-BATCH_BYTES = 512 * 1024  # read at once; two of them wait at most
+BATCH_BYTES = 512 * 1024  # read at once
 
 
 class Source:
@@ -125,7 +125,6 @@ class Sender:
         self._queue: deque[Want] = deque()  # the first one from the byte that comes next
         self._fd = -1  # of the first one
         self._credit = WINDOW_BYTES
-        self._ready: deque[list[Data]] = deque()
         self._reading = False
         self._dry = False  # nothing is left to read until the source grows
         self.total_bytes = 0  # of files
@@ -189,9 +188,7 @@ class Sender:
 
     def _read(self) -> None:
         """Let the thread read the next batch, if there is room for it."""
-        if self._reading or len(self._ready) > 1 or self._credit < MAX_DATA_BYTES:
-            return
-        if not self._queue or self._dry:
+        if self._reading or self._credit < MAX_DATA_BYTES or not self._queue or self._dry:
             return
         self._reading = True
         self._dry = True  # unless it finds something, or the source grows meanwhile
@@ -199,21 +196,13 @@ class Sender:
 
         def take(pieces: list[Data]) -> None:
             self._reading = False
-            self._credit -= sum(len(piece.data) for piece in pieces)
-            if pieces:
+            for piece in pieces:
                 self._dry = False
-                self._ready.append(pieces)
-                self._line.draw(self._draw)
+                self._credit -= len(piece.data)
+                self._line.send_data(piece)
             self._read()
 
         self._aside.do(lambda: self._read_batch(budget), take, self._fail)
-
-    def _draw(self) -> list[Data]:
-        if not self._ready:
-            return []
-        pieces = self._ready.popleft()
-        self._read()
-        return pieces
 
     def _read_batch(self, budget: int) -> list[Data]:
         pieces: list[Data] = []

@@ -9,7 +9,6 @@ covers header, number and offset, and precedes the content.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import struct
@@ -250,9 +249,9 @@ class MessageLine(Generic[Sent]):
         self._deaf = False  # the peer reads no more
         self._sending = memoryview(b"")
         self._control: deque[bytes] = deque()
-        self._bulk: deque[tuple[bytes, int]] = deque()  # with its lines of output
+        # Frames, with what follows their MAC, and lines of output.
+        self._bulk: deque[tuple[bytes, bytes | memoryview, int]] = deque()
         self._control_bytes = self._bulk_bytes = self._bulk_lines = 0
-        self._source: Callable[[], list[Data]] = list  # asked for pieces when nothing else waits
         self._wants_write = True
         self._last_sent_s = loop.now()
         self.silence = Silence(loop.now())
@@ -283,23 +282,24 @@ class MessageLine(Generic[Sent]):
         is_full = self._bulk_bytes > MAX_BULK_BYTES or self._bulk_lines > MAX_BULK_LINES
         if not self.open or self._deaf or is_full:
             return False
-        self._queue_bulk(encode_head(piece) + piece.data, max(1, piece.data.count(b"\n")))
+        self._queue_bulk(encode_head(piece) + piece.data, lines=max(1, piece.data.count(b"\n")))
         self._write()
         return True
+
+    def send_data(self, piece: Data) -> None:
+        """Queue a piece of a file, of which the peer has granted so many bytes."""
+        if self.open and not self._deaf:
+            self._queue_bulk(encode_head(piece), piece.data)
+            self._write()
 
     def _queue_control(self, frame: bytes) -> None:
         self._control.append(frame)
         self._control_bytes += len(frame)
 
-    def _queue_bulk(self, frame: bytes, lines: int = 0) -> None:
-        self._bulk.append((frame, lines))
-        self._bulk_bytes += len(frame)
+    def _queue_bulk(self, frame: bytes, rest: bytes | memoryview = b"", lines: int = 0) -> None:
+        self._bulk.append((frame, rest, lines))
+        self._bulk_bytes += len(frame) + len(rest)
         self._bulk_lines += lines
-
-    def draw(self, source: Callable[[], list[Data]]) -> None:
-        """Send pieces of `source` whenever nothing else waits, until it returns none."""
-        self._source = source
-        self._write()
 
     @property
     def is_behind(self) -> bool:
@@ -322,12 +322,11 @@ class MessageLine(Generic[Sent]):
             self._control_bytes -= len(frame)
             return self._seal_frame(frame)
         if self._bulk:
-            frame, lines = self._bulk.popleft()
-            self._bulk_bytes -= len(frame)
+            frame, rest, lines = self._bulk.popleft()
+            self._bulk_bytes -= len(frame) + len(rest)
             self._bulk_lines -= lines
-            return self._seal_frame(frame)
-        both = ((self._seal_frame(encode_head(piece)), piece.data) for piece in self._source())
-        return b"".join(itertools.chain.from_iterable(both))
+            return self._seal_frame(frame) + rest
+        return b""
 
     def _seal_frame(self, frame: bytes) -> bytes:
         return frame + self._seal.compute_mac(frame) if self._seal else frame
