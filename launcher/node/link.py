@@ -43,7 +43,7 @@ class Link:
         self.addrs: list[str] = []  # possible addresses, the likeliest first
         self.door = 0  # port at which others try them
         self.reached: list[tuple[int, str]] = []  # nodes that it could reach, each with an address
-        self.gone = False
+        self.gone = False  # nothing more comes of it
         self.bereft = False  # what has brought its agent is gone: only this epoch goes on with it
         self.shared: int | None = None  # the node that was first in its workspace, if another
 

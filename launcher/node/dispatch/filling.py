@@ -11,17 +11,17 @@ from .receiver import Receiver
 
 if TYPE_CHECKING:
     from ..line.trace import Trace
-    from ..line.wire import Data, Line
+    from ..line.wire import Line
     from ..loop import Loop
-    from ..messages import DispatchedMsg, DispatchMsg, FetchMsg, OfPackage, ServeMsg, ServingMsg
+    from ..messages import DispatchedMsg, FetchMsg, OfPackage, ServeMsg, ServingMsg
     from .peers import Serving
     from .sender import Source
 
 REACH_LIMIT_S = 3.0
 
 
-class Filling:
-    """Dispatch into one workspace.
+class Filling(Receiver):
+    """Dispatch into one workspace, from the head or from another node, and service to others.
 
     `answer` runs work that answers the head; it reports a failure, as `refuse` does.
     """
@@ -37,44 +37,33 @@ class Filling:
         refuse: Callable[[Exception], None],
         trace: Trace | None = None,
     ) -> None:
-        self._loop, self._secret = loop, secret
-        self._say, self._answer, self._refuse = say, answer, refuse
+        def finish(failed: Exception | None) -> None:
+            if self._server:
+                self._server.close()
+            if failed:
+                refuse(failed)
+            else:
+                say({"type": "dispatched"})
+
+        super().__init__(loop, workspace, say=say, end=finish, tell=say)
+        self._secret, self._tell_head, self._answer, self._refuse = secret, say, answer, refuse
         self._trace = trace and trace.make_note("another node")
-        self._closed = False
+        self._left = False
         self._serving: Serving | None = None
         self._server: MessageLine[OfPackage] | None = None  # the node that sends us the package
-        self._receiver = Receiver(loop, workspace, say=say, end=self._finish, tell=say)
-
-    def order_dispatch(self, m: DispatchMsg) -> None:
-        self._receiver.take_offer(m)
-
-    def take(self, piece: Data) -> None:
-        self._receiver.take(piece)
-
-    def _finish(self, failed: Exception | None) -> None:
-        if self._server:
-            self._server.close()
-        if failed:
-            self._refuse(failed)
-        else:
-            self._say({"type": "dispatched"})
 
     def order_serve(self, m: ServeMsg) -> None:
         """Serve the package to other nodes, also during its own transfer."""
         from .peers import Serving
 
         def begin(source: Source) -> None:
-            if not self._closed:
+            if not self._left:
                 self._serving = Serving(self._loop, m["addr"], self._secret, source, self._trace)
-                self._say({"type": "serving", "port": self._serving.port})
+                self._tell_head({"type": "serving", "port": self._serving.port})
 
-        self._loop.do_aside(
-            lambda: self._receiver.share(self._pass_on),
-            lambda source: self._answer(lambda: begin(source)),
-            self._refuse,
-        )
+        self._loop.do_aside(self.share, lambda source: self._answer(lambda: begin(source)), self._refuse)
 
-    def _pass_on(self) -> None:
+    def _note_growth(self) -> None:
         if self._serving:
             self._serving.go_on()
 
@@ -99,19 +88,20 @@ class Filling:
             on_data=self.take,
             trace=self._trace,
         )
-        if self._receiver.closed:
+        if self.closed:
             self._server.close()
         leave = functools.partial(self._ask_head, "a content has a wrong hash")
-        self._receiver.ask_of(self._server.send, alone=False, leave=leave)
+        self.ask_of(self._server.send, alone=False, leave=leave)
 
     def _ask_head(self, _why: object) -> None:
         if self._server:
             self._server.close()
-        self._receiver.ask_of(None, alone=True)
+        self.ask_of(None, alone=True)
 
     def close(self) -> None:
         """Take nothing more and stop serving. May be called twice."""
-        self._closed = True
-        for part in (self._receiver, self._server, self._serving):
+        super().close()
+        self._left = True
+        for part in (self._server, self._serving):
             if part:
                 part.close()

@@ -72,7 +72,7 @@ class FromLauncher:
         if not self._receiver:
             return
         if m["type"] == "dispatch":
-            self._receiver.take_offer(m)
+            self._receiver.order_dispatch(m)
         else:
             self._fail(Refusal(int(m["code"]), str(m["text"])))
 

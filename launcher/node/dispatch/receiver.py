@@ -53,7 +53,6 @@ class Receiver:
         self._leave_sender: Callable[[], None] | None = None  # for the offerer, after a wrong content
         self._loop, self._tell, self._tell_due_s = loop, tell, 0.0
         self._progress: FillingMsg = {"type": "filling", "state": "", "files": 0, "bytes": 0, "received": 0}
-        self._report_growth: Callable[[], None] = lambda: None
         self._incoming: Staging | None = None
         self.digest, self._size = "", 0  # of the manifest
         self._manifest: bytearray | None = None  # as it comes
@@ -70,7 +69,7 @@ class Receiver:
         self._manifest, self._pieces, self._writing = None, [], False
         self._held_bytes = self._written_bytes = 0
 
-    def take_offer(self, m: DispatchMsg) -> None:
+    def order_dispatch(self, m: DispatchMsg) -> None:
         """Take the offer of a package: request an unknown manifest, else the lacking files."""
         if self.closed:
             return
@@ -128,14 +127,13 @@ class Receiver:
             {"type": "lacks", "manifest": False, "files": files, "offsets": offsets, "alone": alone}
         )
 
-    def share(self, grown: Callable[[], None]) -> Source:
-        """Return the package as a source for other nodes; `grown` is called whenever more of it is here."""
+    def share(self) -> Source:
+        """Return the package as a source for other nodes, of which more may come here later."""
         incoming = self._incoming
         if self.closed:
             return Source(self._workspace, self.entries or read_entries(self._workspace))
         if incoming is None or not incoming.listed:
             raise ValueError("nothing to pass on")
-        self._report_growth = grown
         staged = find_staged(self._workspace)
         return Source(self._workspace, incoming.listed, staged, count_ready=incoming.count_ready_bytes)
 
@@ -193,7 +191,7 @@ class Receiver:
             self._writing = False
             size = sum(len(p.data) for p in pieces)
             self._progress["received"] += size
-            self._report_growth()
+            self._note_growth()
             if sender is not self._tell_sender:  # the rest was requested from another
                 self._held_bytes -= size
             else:
@@ -209,6 +207,9 @@ class Receiver:
             self._place_if_whole()
 
         self._do(lambda: incoming.take(pieces), go_on)
+
+    def _note_growth(self) -> None:
+        """Do nothing: more of the package is here, which matters to a source alone."""
 
     def _place_if_whole(self) -> None:
         incoming = self._incoming
@@ -235,12 +236,12 @@ class Receiver:
 
     def _end(self, failed: Exception | None) -> None:
         if failed:
-            self.close()
+            Receiver.close(self)
         else:
             if self._incoming:  # for the next dispatch; this one need not wait
                 self._aside.do(self._incoming.remember)
             self._leave()
-            self._report_growth()
+            self._note_growth()
             self._report("done")
         if isinstance(failed, ManifestError):
             failed = Refusal(codes.IO, f"the package can't be taken: {failed}")

@@ -73,7 +73,6 @@ class Head:
         self.settled: Callable[[], None] = lambda: None  # called once nodes' paths or addresses are known
         self.linger_s = 0.0  # for which nodes stay after the end, where a launcher will fetch their files
         self._finish_s = NEVER  # time of the order to finish
-        self._owing: set[int] = set()  # nodes that have not answered it
         self.has_left = False  # another head has to come
         self.done = False
         self.end: dict[str, Any] = {}  # the event `end`, once `done`
@@ -192,7 +191,6 @@ class Head:
 
     def _lose(self, link: Link, reason: str) -> None:
         link.gone = True
-        self._owing.discard(link.node.id)
         said = link.diagnosis()
         text = f"its agent: {reason}" + (f"; {said}" if said else "")
         if not self._finishing:
@@ -406,13 +404,12 @@ class Head:
 
     def _finish(self) -> None:
         self._finish_s = self._loop.now()
-        self._owing = {number for number, link in self.links.items() if not link.gone}
         for link in self.links.values():
             link.line.send({"type": "finish", "linger_s": self.linger_s})
         self._loop.call_after(FINISH_LIMIT_S, self._give_up)
 
     def on_finished(self, link: Link, m: messages.FinishedMsg) -> None:
-        self._owing.discard(link.node.id)
+        link.gone = True
         if m["left"]:
             self.note("error", f"{link.host}: process {', '.join(m['left'])} can't be ended: {WHY_LEFT}")
         elif m["killed"]:
@@ -422,24 +419,25 @@ class Head:
 
     def _give_up(self) -> None:
         now = self._loop.now()
-        for number in sorted(self._owing):
-            if now < self._find_answer_due_s(number):
-                continue
-            link = self.links[number]
-            why = "no answer while ending; pslaunch on that host ends its programs"
-            self.note("error", f"{link.host}: {why}")
-            link.gone = True
-            self._owing.discard(number)
-        if self._owing:
-            self._loop.call_at(min(map(self._find_answer_due_s, self._owing)), self._give_up)
+        for link in self._list_owing():
+            if now >= self._find_answer_due_s(link):
+                why = "no answer while ending; pslaunch on that host ends its programs"
+                self.note("error", f"{link.host}: {why}")
+                link.gone = True
+        if owing := self._list_owing():
+            self._loop.call_at(min(map(self._find_answer_due_s, owing)), self._give_up)
         self._end_if_answered()
 
-    def _find_answer_due_s(self, number: int) -> float:
-        heard_s = max(self._finish_s, self.links[number].line.silence.heard_s)
+    def _list_owing(self) -> list[Link]:
+        """Return the nodes that have not answered the order to finish."""
+        return [self.links[number] for number in sorted(self.links) if not self.links[number].gone]
+
+    def _find_answer_due_s(self, link: Link) -> float:
+        heard_s = max(self._finish_s, link.line.silence.heard_s)
         return min(heard_s + FINISH_LIMIT_S, self._finish_s + FINISH_MOST_S)
 
     def _end_if_answered(self) -> None:
-        if self.done or self._owing:
+        if self.done or self._list_owing():
             return
         self.done = True
         self.close()

@@ -77,7 +77,7 @@ class Ends:
 
     def ordered(self, m: Any) -> None:
         if m["type"] == "dispatch":
-            self.receiver.take_offer(m)
+            self.receiver.order_dispatch(m)
 
     def take(self, piece: Data) -> None:
         self.pieces.append(piece)
@@ -227,7 +227,7 @@ class Alone:
 
     def offer(self, manifest: bytes, size: int | None = None) -> None:
         size = len(manifest) if size is None else size
-        self.receiver.take_offer({"type": "dispatch", "digest": compute_digest(manifest), "bytes": size})
+        self.receiver.order_dispatch({"type": "dispatch", "digest": compute_digest(manifest), "bytes": size})
         self.loop.run(lambda: bool(self.said or self.ends))
 
     def refusal(self) -> str:
