@@ -21,7 +21,7 @@ from typing import Any
 
 from pslaunch.node.head.head import Head
 from pslaunch.node.job import Count, Limits, Node, Plan, Role, place
-from pslaunch.node.line.wire import Message, MessageLine, Output
+from pslaunch.node.line.wire import Line, Message, MessageLine, Output
 from pslaunch.node.loop import Loop
 from pslaunch.runtime.shared.env import TRAINER
 from turns import Table, find_beside_python, make_fresh_folder, make_user_environ
@@ -80,7 +80,7 @@ class Peer:
         self.numbers: dict[str, int] = {}
         self.done = False
         self.line: MessageLine[Any] = MessageLine(
-            loop, fd, fd, lost_after_s=LIMIT_S, on_message=self._answer, on_lost=lambda _: self._close()
+            loop, Line(fd, fd), lost_after_s=LIMIT_S, on_message=self._answer, on_lost=lambda _: self._close()
         )
 
     def _answer(self, message: Message) -> None:
@@ -168,7 +168,7 @@ def lead(nodes: int) -> dict[str, float]:
     begin_s = time.monotonic()
     head = Head(loop, place(plan, plan.nodes), "00" * 32, time.time)
     for node, fd in zip(plan.nodes, heads, strict=True):
-        head.attach(node, fd, fd, lambda: "")
+        head.attach(node, Line(fd, fd))
     cursor = running = fds = 0
     started_s = most_bytes = 0.0
     while not head.done and time.monotonic() - begin_s < LIMIT_S:

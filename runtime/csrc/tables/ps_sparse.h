@@ -68,9 +68,9 @@ int ps_sparse_learn(ps_sparse *t, uint64_t step, const uint64_t *keys, const flo
                     ps_err *err);
 
 /* Set the rows of `keys`, in order, as ps_sparse_kept() gives them: rows: [n, width], values and, if width is
- * that of all floats of a row, the others; else the optimizer's state of existing rows stays, and a base gets the
- * values too. Missing rows are made; rows NULL: the keys are only counted. counts: [n], or NULL. The step's sum
- * stays. Errors as ps_sparse_add(). */
+ * that of all floats of a row, the others; else the optimizer's state of existing rows stays, and a base gets
+ * the values too. Missing rows are made; rows NULL: the keys are only counted. counts: [n], or NULL. The
+ * step's sum stays. Errors as ps_sparse_add(). */
 int ps_sparse_load(ps_sparse *t, const uint64_t *keys, const float *rows, size_t width,
                    const ps_counts *counts, size_t n, ps_err *err);
 
