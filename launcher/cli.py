@@ -180,8 +180,7 @@ class PlainCommand(RowCommand):
             )
         module, _, name = self._plain.function.partition(":")
         function = getattr(importlib.import_module(f".{module}", __package__), name)
-        left_out = [None] * (len(self.words) - len(found))
-        return cast("int | None", function(*found, *left_out, out=sys.stdout, **values))
+        return cast("int | None", function(*found, out=sys.stdout, **values))
 
     def _check_number(self, found: Sequence[str], usage: str) -> None:
         missing = next((name for name in [*self.words][len(found) :] if not name.startswith("[")), "")

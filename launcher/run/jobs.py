@@ -137,7 +137,13 @@ def find_begun(word: str, elsewhere: Elsewhere | None) -> Record:
 
 
 def show_logs(
-    word: str, process: str | None, out: TextIO, *, follow: bool, as_json: bool, elsewhere: Elsewhere | None
+    word: str,
+    process: str | None = None,
+    *,
+    out: TextIO,
+    follow: bool,
+    as_json: bool,
+    elsewhere: Elsewhere | None,
 ) -> int:
     """Print the lines of a job's processes from its head; if it has dropped some, or the job has ended,
     from the log files.

@@ -227,12 +227,10 @@ class Caller(CallRunner):
         [n, dim] for these rows as they are after the push. Gradients of keys without a row that the table's
         entry rule does not admit are only counted. samples: of the batch that gave the gradients, for
         schedules of the learning rate. factor: of the learning rate of this step; synchronous: that of the
-        first trainer, in order, that pushes in the step. What push_early() has pushed is left out. Returns
-        the number of the call. Without `wait` it only begins, and goes on in progress() and wait(); leave all
-        arrays until it is done.
+        first trainer, in order, that pushes in it. Leaves out what push_early() pushed. Returns the number
+        of the call. Without `wait` it goes on in progress() and wait(): leave all arrays until it is done.
         """
-        sparse, rows = sparse or {}, rows or {}
-        dense, tables = self._dense.keys(), self._sparse.keys()
+        sparse, rows, dense, tables = sparse or {}, rows or {}, self._dense.keys(), self._sparse.keys()
         unknown = (sparse and not sparse.keys() <= tables) or (rows and not rows.keys() <= tables)
         if unknown or grads.keys() != dense or not out.keys() <= dense:
             for kind, names in (("dense", [*grads, *out]), ("sparse", [*sparse, *rows])):

@@ -28,7 +28,7 @@ ORDER = (
     "runtime.shared",
     *("node.messages", "node.codes", "node.listing", "node.logs", "node.ports", "node.procs", "node.shapes"),
     *("node.marked", "node.run_dir", "node.silence", "node.loop"),
-    *("node.ending", "node.job", "node.binding", "node.dealing", "node.beginning", "node.line", "node.link"),
+    *("node.ending", "node.job", "node.binding", "node.dealing", "node.line", "node.beginning", "node.link"),
     "node.later",
     *("node.dispatch", "node.head", "node.agent", "node.__main__"),
     *("errors", "options", "views", "ship", "plan", "backends.lines", "backends.base", "follow", "check"),

@@ -32,7 +32,7 @@ def show(command: str, out: io.StringIO) -> int:
     if command == "status":
         jobs.show_status("train-1", out, as_json=False)
         return 0
-    return jobs.show_logs("train-1", None, out, follow=command == "logs -f", as_json=False, elsewhere=None)
+    return jobs.show_logs("train-1", out=out, follow=command == "logs -f", as_json=False, elsewhere=None)
 
 
 def write_log(folder: Path, text: str = "a line\n", **fields: object) -> dict[str, object]:
@@ -102,7 +102,7 @@ def test_logs_of_a_job_that_has_ended_as_json(note: Note, tmp_path: Path) -> Non
     note("train-1", "ended", code=0, processes=[process])
     for follow in (False, True):
         out = io.StringIO()
-        assert jobs.show_logs("train-1", None, out, follow=follow, as_json=True, elsewhere=None) == 0
+        assert jobs.show_logs("train-1", out=out, follow=follow, as_json=True, elsewhere=None) == 0
         of_it = {"event": "line", "process": "trainer/0"}
         assert [json.loads(line) for line in out.getvalue().splitlines()] == [
             {**of_it, "text": "one"},
@@ -216,17 +216,17 @@ def test_logs_of_a_job_that_never_ran_are_those_of_its_setup(note: Note, tmp_pat
     process = {"process": "trainer/0", "node": 0, "log": "l", "state": record.WAITING}
     note("train-1", "ended", processes=[process], has_setup=True, code=7, reason="node 0 failed")
     out = io.StringIO()
-    assert jobs.show_logs("train-1", "setup/0", out, follow=False, as_json=False, elsewhere=None) == 0
+    assert jobs.show_logs("train-1", "setup/0", out=out, follow=False, as_json=False, elsewhere=None) == 0
     assert out.getvalue() == "no compiler\n"
     out = io.StringIO()
     with pytest.raises(PslaunchError, match="ended before its programs ran: node 0 failed"):
-        jobs.show_logs("train-1", None, out, follow=False, as_json=False, elsewhere=None)
+        jobs.show_logs("train-1", out=out, follow=False, as_json=False, elsewhere=None)
     assert out.getvalue() == "setup/0   | no compiler\n"
     with pytest.raises(SpecError, match="no process 'setup/1' in job train-1; there are setup/0, trainer/0"):
-        jobs.show_logs("train-1", "setup/1", out, follow=False, as_json=False, elsewhere=None)
+        jobs.show_logs("train-1", "setup/1", out=out, follow=False, as_json=False, elsewhere=None)
     note("train-1", "ended", processes=[process], code=7)
     with pytest.raises(SpecError, match="no process 'setup/0' in job train-1; there are trainer/0"):
-        jobs.show_logs("train-1", "setup/0", out, follow=False, as_json=False, elsewhere=None)
+        jobs.show_logs("train-1", "setup/0", out=out, follow=False, as_json=False, elsewhere=None)
 
 
 @pytest.mark.timeout(60)

@@ -115,7 +115,7 @@ def test_job_elsewhere_recorded_by_another_version_is_unknown(note: Note, reach:
     with pytest.raises(SpecError, match=OF_ANOTHER):
         jobs.stop_job("train-2", io.StringIO(), kill=False)
     with pytest.raises(SpecError, match=OF_ANOTHER):
-        jobs.show_logs("train-2", None, io.StringIO(), follow=False, as_json=False, elsewhere=None)
+        jobs.show_logs("train-2", out=io.StringIO(), follow=False, as_json=False, elsewhere=None)
 
 
 def test_end_recorded_by_another_version_is_kept(note: Note) -> None:

@@ -168,13 +168,13 @@ def test_pairs_of_a_sparse_vector_are_checked() -> None:
     out = paddle.layer.fc(input=x, size=2, bias_attr=False, act=paddle.activation.Linear())
     parameters = paddle.parameters.create(out)
     for item in ([(1, 0.5), (2,)], [1, 2], 3):
-        with pytest.raises(ValueError, match=r"data x: sample 1 .*, expected a list of pairs of a place and"):
+        with pytest.raises(ValueError, match=r"data x: sample 1 .*, expected a (pair of a place|list or)"):
             paddle.infer(out, parameters, [([(1, 1.0)],), (item,)])
     with pytest.raises(
         ValueError, match=f"data x: sample 0 of the batch has the id {WORDS}, expected .* 0 to 19"
     ):
         paddle.infer(out, parameters, [([(WORDS, 1.0)],)])
-    with pytest.raises(ValueError, match=r"data x\.numbers: its items are not vectors of one size"):
+    with pytest.raises(ValueError, match=r"data x\.numbers: .*, expected a pair of a place and its number"):
         paddle.infer(out, parameters, [([(1, "a")],)])
 
 

@@ -112,9 +112,7 @@ def make_settings(
             raise ValueError(f"{key} {text} is not a number")
         return int(text)
 
-    hostname = get("hostname", name)
-    user = get("user", local_user)
-    port = get_number("port") or 22
+    hostname, user, port = get("hostname", name), get("user", local_user), get_number("port") or 22
     tokens = {"%": "%", "h": hostname, "p": str(port), "r": user, "n": name, "u": local_user, "d": home}
     tokens |= {"k": get("hostkeyalias", hostname), "L": socket.gethostname().partition(".")[0]}
     tokens |= {"i": str(os.getuid()), "l": socket.gethostname()}
