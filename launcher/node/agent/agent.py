@@ -32,8 +32,8 @@ from ..listing import CHOSEN_PYTHON, mark_unfetched, read_lines, write_text
 from ..loop import Loop
 from ..run_dir import SPAWNER_FILE, end_leftovers
 from .job_folders import JobFolders
-from .keeper_link import KeeperLink
 from .loan import Loans
+from .partner import Partner
 from .program import Program, Usage, explain_start_failure, make_own_argv
 from .resources import find_resources, follow_gpus
 
@@ -86,9 +86,7 @@ class Agent:
         self._signalled = False
         self.code: int | None = None
         loop.handle_signals({signal.SIGCHLD: self._handle_children})
-        self._keeper = KeeperLink(
-            loop, keeper, lost_after_s, lose=self._give_up, is_ending=lambda: self._ending is not None
-        )
+        self._keeper, self._keeper_pid = Partner(loop, keeper, lost_after_s, self._lose_keeper), os.getppid()
         self._open_line(line, lost_after_s)
 
     def _open_line(self, line: Line, lost_after_s: float) -> None:
@@ -306,7 +304,7 @@ class Agent:
             ports.close_all(held)
         self._programs[key] = program
         if program.role == env.TRAINER:
-            self._keeper.note_trainer(program.process.pid)
+            self._keeper.hand_over(b"%d " % program.process.pid)  # which the kernel tells of our end
         self._line.send({"type": "started", "key": key, "pid": program.process.pid})
 
     def order_signal(self, m: messages.SignalMsg) -> None:
@@ -411,8 +409,13 @@ class Agent:
         assert self._lost_head.dial is not None
         self._loop.do_aside(self._lost_head.dial, take, lambda e: self._end_alone(f"no other head: {e}"))
 
-    def _give_up(self, why: str) -> None:
+    def _lose_keeper(self, silent_s: float) -> None:
         """End everything here without an order and report the reason, which the programs' exits lack."""
+        why = f"its keeper was silent for {silent_s:.0f} s" if silent_s else "its keeper was killed"
+        if silent_s and self._ending is None:
+            keeper = procs.read_proc(self._keeper_pid)
+            if keeper and os.getppid() == self._keeper_pid:  # still our parent: the pid was not reused
+                procs.send(keeper, signal.SIGKILL)
         if self.code is None and self._ending is None:
             self._report_trouble("", codes.NODE_LOST, why)
             self._end_alone(why)

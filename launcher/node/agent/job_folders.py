@@ -12,7 +12,7 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Callable
 
 from pslaunch.runtime.shared import env
@@ -31,9 +31,9 @@ JOURNAL_PATH = ".pslaunch/dispatch/journal"  # as in into_place.py, which is loa
 
 
 class JobFolders:
-    """The folders named by an order to prepare. `hand_over` gives lock and log to the keeper too."""
+    """The folders named by an order to prepare. `hand_over` gives the keeper the path of the log, and the lock."""
 
-    def __init__(self, order: PrepareMsg, hand_over: Callable[[int, str], None]) -> None:
+    def __init__(self, order: PrepareMsg, hand_over: Callable[[bytes, Sequence[int]], None]) -> None:
         self._hand_over = hand_over
         self._job_id, self._node, self._nodes = order["job_id"], int(order["node"]), int(order["nodes"])
         self._launcher, self._keep_logs = order["launcher"], int(order["keep_logs"])
@@ -136,7 +136,7 @@ class JobFolders:
             os.fsync(fd)  # other hosts may look
         self._lock_fd = fd
         # The keeper holds it too: no other job may enter while it still ends our processes.
-        self._hand_over(fd, self.guards_log)
+        self._hand_over(os.fsencode(self.guards_log), [fd])
         return None
 
     def _put_away(self) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import shutil
 import signal
 import socket
@@ -18,9 +17,10 @@ from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .. import codes, procs
+from ..loop import Loop
 from ..marked import Marked
 from ..run_dir import make_run_dir_name
-from ..silence import Silence
+from .partner import Partner
 
 if TYPE_CHECKING:
     from .loan import Loan
@@ -54,54 +54,40 @@ class Keeper:
     """Guard of one agent; `wait` returns its exit code or 128+n, and the cause if it was ended."""
 
     def __init__(self, agent: int, line: socket.socket, lost_after_s: float) -> None:
-        self._agent, self._line, self._lost_after_s = agent, line, lost_after_s
+        self._agent, self._loop, self._ended = agent, Loop(), list[tuple[int, str]]()
         self.log = ""  # its path; unknown before the log folder is locked
         self.trainers: set[int] = set()  # started by the agent
-        self._wake_r, wake_w = os.pipe()
-        for fd in (self._wake_r, wake_w, line.fileno()):
-            os.set_blocking(fd, False)
-        signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, *procs.END_SIGNALS):
-            if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGCHLD:
-                signal.signal(number, lambda _number, _frame: None)
+        self._loop.handle_signals(dict.fromkeys(procs.END_SIGNALS, self._pass_on))
+        self._loop.handle_signals({signal.SIGCHLD: self._reap})
+        Partner(self._loop, line, lost_after_s, self._lose, self._take)
 
     def wait(self) -> tuple[int, str]:
-        silence = Silence(time.monotonic())
-        beat_fd = self._line.fileno()
-        watched = [self._wake_r, beat_fd]
-        while True:
-            ready = select.select(watched, [], [], procs.BEAT_S)[0]
-            if beat_fd in ready:
-                if self._hear():
-                    silence.hear(time.monotonic())
-                else:
-                    watched.remove(beat_fd)  # closed: it is ending; SIGCHLD follows
-            if self._wake_r in ready and not set(procs.END_SIGNALS).isdisjoint(os.read(self._wake_r, 4096)):
-                os.kill(self._agent, signal.SIGTERM)  # not reaped yet: the pid was not reused
-            status = procs.reap().get(self._agent)
-            if status is not None:
-                code, name = procs.describe_exit(status)
-                return code, f"the agent was ended by {name}" if name else ""
-            with contextlib.suppress(OSError):
-                self._line.send(b".")
-            if silence.measure(time.monotonic()) >= self._lost_after_s:
-                os.kill(self._agent, signal.SIGKILL)
-                os.waitpid(self._agent, 0)
-                return 128 + signal.SIGKILL, f"the agent was silent for {self._lost_after_s:g} s"
+        self._loop.run(lambda: bool(self._ended))
+        return self._ended[0]
 
-    def _hear(self) -> bytes:
-        """Read heartbeats, pids of trainers, or our log's path with a lock, which is held until our end."""
-        try:
-            data, fds = socket.recv_fds(self._line, 8192, 4)[:2]
-        except BlockingIOError:
-            return b"."
-        except OSError:
-            return b""
+    def _pass_on(self) -> None:
+        if not self._ended:  # not reaped yet: the pid was not reused
+            os.kill(self._agent, signal.SIGTERM)
+
+    def _reap(self) -> None:
+        status = procs.reap().get(self._agent)
+        if status is not None:
+            code, name = procs.describe_exit(status)
+            self._ended.append((code, f"the agent was ended by {name}" if name else ""))
+
+    def _lose(self, silent_s: float) -> None:
+        if silent_s and not self._ended:
+            os.kill(self._agent, signal.SIGKILL)
+            os.waitpid(self._agent, 0)
+            self._ended.append((128 + signal.SIGKILL, f"the agent was silent for {silent_s:.0f} s"))
+        self._reap()  # it may have ended before we heard signals
+
+    def _take(self, data: bytes, fds: list[int]) -> None:
+        """Take pids of trainers, or our log's path with a lock, which is held until our end."""
         if fds:
             self.log = os.fsdecode(data.lstrip(b"."))  # after earlier heartbeats
         else:
             self.trainers.update(map(int, data.replace(b".", b" ").split()))
-        return data
 
 
 def main(argv: Sequence[str], lent: Mapping[str, Loan] = {}, asker: str = "") -> int:
