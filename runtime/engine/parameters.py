@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import numpy as np
 
@@ -62,11 +62,10 @@ class _HashedFile:
         self._write(data)
 
 
-class Keeper(Protocol):
+class Keeper:
     """Has the optimizer's state: an updater."""
 
-    @property
-    def stateful(self) -> str: ...  # the optimizer with state; "" without
+    stateful = ""  # the optimizer of a parameter with state
 
     def save(self, folder: Path, files: Mapping[str, bytes]) -> None: ...
     def note_loaded(self) -> None: ...
@@ -385,11 +384,11 @@ class Parameters:
     def make_whole(self, name: str, rule: Optim = NO_RULE, state: State = State()) -> Whole:  # noqa: B008
         """Return a parameter for a set. Rows that it leaves out have the initial values of the set before."""
         config = self.get_config(name)
-        if not config.sparse or state.slots is not None:
-            create = make_create(config, rule, get_settings().seed, table=False)
-            parts = [self.get_current(name), *(() if state.slots is None else state.slots)]
-            return make_whole(config, create, state, parts, parts[0].size)
-        return (self._tables.get(name) or self._make_table(name)).make_whole(state)
+        if config.sparse:
+            return (self._tables.get(name) or self._make_table(name)).make_whole(state)
+        create = make_create(config, rule, get_settings().seed, table=False)
+        parts = [self.get_current(name), *(() if state.slots is None else state.slots)]
+        return make_whole(config, create, state, parts, parts[0].size)
 
     def load(self, folder: str | Path) -> None:
         """Take the values of all parameters, and the optimizer's state, from a set.

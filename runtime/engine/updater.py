@@ -14,7 +14,7 @@ from .keeping import LocalTable, State, describe_left_out, make_about, read_stat
 from .kernel_numbers import Optim
 from .optimizer import Optimizer
 from .param_config import ParamConfig
-from .parameters import Parameters
+from .parameters import Keeper, Parameters
 from .plan import BatchInput, StepResult
 
 Sparse = Mapping[str, tuple[U64, F32]]
@@ -75,7 +75,7 @@ def _list(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + more
 
 
-class Updater:
+class Updater(Keeper):
     """Applies gradients to parameters.
 
     1. `start` before a training, `fetch` for the rows of a step, `update` after it. 2. Every trainer of the
@@ -87,12 +87,9 @@ class Updater:
     """
 
     reads_ahead = False
-
-    stateful = ""  # the optimizer of a parameter with state
     watch: Watch | None = None
 
     def start(self) -> None: ...
-    def note_loaded(self) -> None: ...
     def progress(self, samples: int, grads: Mapping[str, F32]) -> None: ...
     def abandon(self) -> None: ...
     def update(self, dense: Mapping[str, F32], sparse: Sparse, samples: int) -> None: ...
