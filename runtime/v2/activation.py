@@ -45,8 +45,9 @@ def get_activation_name(act: object, default: str) -> str:
     """Return the name of an activation given as an object, a class or None; raises TypeError for others."""
     if act is None:
         return default
-    if isinstance(act, Activation) or (isinstance(act, type) and issubclass(act, Activation)):
-        return act.name
+    kind = act if isinstance(act, type) else type(act)
+    if issubclass(kind, Activation) and kind.name:
+        return kind.name
     raise TypeError(
         f"act={act!r} is not an activation; this runtime has Linear, Sigmoid, Tanh, Relu and Softmax"
     )

@@ -72,8 +72,9 @@ def test_wrong_inputs_are_named() -> None:
     plain = paddle.layer.fc(input=make_vector(), size=10, act=paddle.activation.Linear())
     with pytest.raises(ValueError, match="has activation linear, expected Softmax"):
         paddle.layer.classification_cost(input=plain, label=make_word())
-    with pytest.raises(TypeError, match="is not an activation"):
-        paddle.layer.fc(input=make_vector(), size=3, act="sigmoid")
+    for wrong in ("sigmoid", paddle.activation.Base()):
+        with pytest.raises(TypeError, match="is not an activation"):
+            paddle.layer.fc(input=make_vector(), size=3, act=wrong)
     with pytest.raises(ValueError, match="sparse_update is only for embeddings and sparse vectors"):
         paddle.layer.fc(input=make_vector(), size=3, param_attr=paddle.attr.Param(sparse_update=True))
 
