@@ -119,17 +119,15 @@ def _join(parts: Sequence[Any]) -> Column:
 
 def pack_columns(columns: Columns) -> bytes:
     """Return columns as bytes for unpack_columns()."""
-    out = io.BytesIO()
+    out, arrays = io.BytesIO(), list[Any]()
     for column in columns.values():
-        for array in (column.items, column.offsets) if isinstance(column, Sequences) else (column,):
-            np.save(out, array, allow_pickle=False)
+        arrays += (column.items, column.offsets) if isinstance(column, Sequences) else (column,)
+    np.savez(out, *arrays)
     return out.getvalue()
 
 
 def unpack_columns(data: bytes, slots: Iterable[Variable]) -> dict[str, Column]:
-    file = io.BytesIO(data)
-
-    def load() -> Any:
-        return np.load(file, allow_pickle=False)
-
-    return {slot.name: Sequences(load(), load()) if slot.is_sequence else load() for slot in slots}
+    parts = iter(np.load(io.BytesIO(data)).values())
+    return {
+        one.name: Sequences(next(parts), next(parts)) if one.is_sequence else next(parts) for one in slots
+    }
