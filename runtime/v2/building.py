@@ -86,15 +86,15 @@ def list_measures(output: Layer, program: Graph) -> list[Measure]:
 _counters: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
 
-def define(row: str, build: Callable[[Any], R], text: str, **usual: Any) -> Callable[..., R]:
-    """Return a function for programs, from a row: NAME=KIND and its arguments, those behind | with None.
+def define(row: str, build: Callable[[Any], R], text: str, act: str = "") -> Callable[..., R]:
+    """Return a function for programs, from a row of make_function() that begins with NAME=KIND.
 
     build() makes the result of all arguments. KIND: a layer without a name has one that counts these.
-    `usual`: other values than None; `act`, the activation without one.
+    `act`: the activation without one.
     """
-    (first, *needed), options = (part.split() for part in row.partition("|")[::2])
-    own, _, kind = first.partition("=")
-    where, act = own if "." in own else f"layer.{own}", usual.pop("act", "")
+    names, _, arguments = row.partition(" ")
+    own, _, kind = names.partition("=")
+    where = own if "." in own else f"layer.{own}"
 
     def call(**given: Any) -> R:
         of = SimpleNamespace(**{"name": None, **given}, where=where)
@@ -104,7 +104,7 @@ def define(row: str, build: Callable[[Any], R], text: str, **usual: Any) -> Call
             of.act = get_activation_name(of.act, act)
         return build(of)
 
-    return make_function(where, needed, {one: usual.get(one) for one in options}, call, text)
+    return make_function(f"{where} {arguments}", text, call)
 
 
 def check_layers(value: Any, where: str) -> tuple[Layer, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ..engine.ops.signature import make_function
 from ..engine.param_config import ANY_ID
@@ -53,10 +53,10 @@ def string_sequence(salt: str | None = None) -> InputType:
 
 
 def _define(row: str, text: str, kind: DataKind, *, is_sequence: bool = False) -> Callable[..., InputType]:
-    name, size = row.split()
-    return make_function(
-        f"data_type.{name}", [size], {}, lambda **of: InputType(int(of[size]), kind, is_sequence), text
-    )
+    def call(**size: Any) -> InputType:
+        return InputType(int(*size.values()), kind, is_sequence)
+
+    return make_function(f"data_type.{row}", text, call)
 
 
 integer_value = _define("integer_value value_range", "the type of an id from 0: a word, a class", "integer")

@@ -104,12 +104,11 @@ def _find_classes(name: str, of: Layer, top_k: int, threshold: float) -> Value:
     return chain(name, [one.value], Stage("greater_than", more=(least,)))
 
 
-classification_error = define(
-    "evaluator.classification_error=classification_error_evaluator input label | name weight top_k threshold",
-    _show_errors,
-    "None; events show the share of samples whose label is not among the classes of the `top_k` highest of "
-    "`input`. An input or a label that is one number is class 1 above `threshold`, else 0",
-    top_k=1, threshold=0.5)  # fmt: skip
+classification_error = define("evaluator.classification_error=classification_error_evaluator input label | "
+                              "name weight top_k=1 threshold=0.5", _show_errors,
+                              "None; events show the share of samples whose label is not among the classes "
+                              "of the `top_k` highest of `input`. An input or a label that is one number is "
+                              "class 1 above `threshold`, else 0")  # fmt: skip
 auc = define("evaluator.auc=auc_evaluator input label | name weight", _show_area,
              "None; events show the area under the ROC curve of the last number of `input`, a probability; "
              "label 0 is below")  # fmt: skip

@@ -40,14 +40,14 @@ def _convolve(of: Any) -> Layer:
     return layer.pooling(hidden, of.pool_type, of.name, of.pool_attr)
 
 
-simple_gru = define("networks.simple_gru input size | name reverse mixed_param_attr mixed_bias_param_attr "
-                    "mixed_layer_attr gru_bias_attr gru_param_attr act gate_act gru_layer_attr", _make_gru,
-                    "layer.grumemory of a layer.fc without activation, the layer NAME_transform",
-                    reverse=False, mixed_bias_param_attr=False)  # fmt: skip
-simple_lstm = define("networks.simple_lstm input size | name reverse mat_param_attr bias_param_attr "
+simple_gru = define("networks.simple_gru input size | name reverse=False mixed_param_attr "
+                    "mixed_bias_param_attr=False mixed_layer_attr gru_bias_attr gru_param_attr act gate_act "
+                    "gru_layer_attr", _make_gru,
+                    "layer.grumemory of a layer.fc without activation, the layer NAME_transform")  # fmt: skip
+simple_lstm = define("networks.simple_lstm input size | name reverse=False mat_param_attr bias_param_attr "
                      "inner_param_attr act gate_act state_act mixed_layer_attr lstm_cell_attr", _make_lstm,
                      "layer.lstmemory of a layer.fc without activation and bias, the layer NAME_transform",
-                     reverse=False)  # fmt: skip
+                     )  # fmt: skip
 sequence_conv_pool = text_conv_pool = define(
     "networks.sequence_conv_pool=sequence_conv_pooling input context_len hidden_size | name context_start "
     "pool_type context_proj_layer_name context_proj_param_attr fc_layer_name fc_param_attr fc_bias_attr "

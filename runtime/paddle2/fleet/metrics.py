@@ -36,12 +36,11 @@ def _find_auc(positive: npt.ArrayLike, negative: npt.ArrayLike) -> float:
 
 def _define(row: str, text: str, find: Callable[..., R]) -> Callable[..., R]:
     """Return a function, from its name and those of its values; `scope` and `util` have no effect."""
-    name, *values = row.split()
 
     def call(scope: object, util: object, **given: Any) -> R:
         return find(*given.values())
 
-    return make_function(f"fleet.metrics.{name}", values, {"scope": None, "util": None}, call, text)
+    return make_function(f"fleet.metrics.{row} | scope util", text, call)
 
 
 sum = _define("sum input", "the sum over all workers", lambda value: _reduce(value, "sum"))

@@ -130,79 +130,74 @@ def _find_tree_cost(input: Variable, label: Variable, num_classes: int, **given:
     return add_value("hsigmoid", inputs, {"classes": num_classes}, params)
 
 
-softmax = define("softmax x", "exp(x) divided by its sum over `axis`", _find_softmax, axis=-1, dtype=None)
-log_softmax = define("log_softmax x", "the logarithm of softmax(x)", _find_log_softmax, axis=-1, dtype=None)
-elu = define("elu x", "x above 0, else alpha * (exp(x) - 1)",
-             lambda x, alpha: tensor.where(x > 0.0, x, (tensor.exp(tensor.clip(x, max=0.0)) - 1) * alpha),
-             alpha=1.0)  # fmt: skip
-gelu = define("gelu x", "x times the normal distribution's share below x", _find_gelu, approximate=False)
-leaky_relu = define("leaky_relu x", "x above 0, else negative_slope * x",
-                    lambda x, negative_slope: tensor.where(x > 0.0, x, x * negative_slope),
-                    negative_slope=0.01)  # fmt: skip
+# fmt: off
+softmax = define("softmax x | axis=-1 dtype", "exp(x) divided by its sum over `axis`", _find_softmax)
+log_softmax = define("log_softmax x | axis=-1 dtype", "the logarithm of softmax(x)", _find_log_softmax)
+elu = define("elu x | alpha=1.0", "x above 0, else alpha * (exp(x) - 1)",
+             lambda x, alpha: tensor.where(x > 0.0, x, (tensor.exp(tensor.clip(x, max=0.0)) - 1) * alpha))
+gelu = define("gelu x | approximate=False", "x times the normal distribution's share below x", _find_gelu)
+leaky_relu = define("leaky_relu x | negative_slope=0.01", "x above 0, else negative_slope * x",
+                    lambda x, negative_slope: tensor.where(x > 0.0, x, x * negative_slope))
 prelu = define("prelu x weight", "x above 0, else x times the weight",
-               lambda x, weight: tensor.where(x > 0.0, x, x * weight))  # fmt: skip
+               lambda x, weight: tensor.where(x > 0.0, x, x * weight))
 relu6 = define("relu6 x", "min(max(x, 0), 6)", lambda x: tensor.clip(x, 0.0, 6.0))
-softplus = define("softplus x", "log(1 + exp(beta * x)) / beta, and x where beta * x is above the threshold",
-                  _find_softplus, beta=1.0, threshold=20.0)  # fmt: skip
+softplus = define("softplus x | beta=1.0 threshold=20.0",
+                  "log(1 + exp(beta * x)) / beta, and x where beta * x is above the threshold",
+                  _find_softplus)
 log_sigmoid = define("log_sigmoid x", "log(sigmoid(x))", lambda x: -softplus(-x))
 silu = define("silu x", "x * sigmoid(x)", lambda x: x * sigmoid(x))
 swish = define("swish x", "x * sigmoid(x)", lambda x: x * sigmoid(x))
 mish = define("mish x", "x * tanh(softplus(x))", lambda x: x * tanh(softplus(x)))
 one_hot = define("one_hot x num_classes", "a row of float32 for each id, 1 at its place and else 0",
-                 lambda x, num_classes: add_value("one_hot", [x], {"num_classes": num_classes}))  # fmt: skip
-label_smooth = define("label_smooth label", "the shares of classes, by epsilon nearer to equal ones",
-                      lambda label, epsilon: label * (1 - epsilon) + epsilon / label.shape[-1],
-                      epsilon=0.1)  # fmt: skip
+                 lambda x, num_classes: add_value("one_hot", [x], {"num_classes": num_classes}))
+label_smooth = define("label_smooth label | epsilon=0.1",
+                      "the shares of classes, by epsilon nearer to equal ones",
+                      lambda label, epsilon: label * (1 - epsilon) + epsilon / label.shape[-1])
 square_error_cost = define("square_error_cost input label", "(input - label) ** 2, item by item",
-                           lambda input, label: tensor.square(input - label))  # fmt: skip
-mse_loss = define("mse_loss input label", "(input - label) ** 2, reduced",
-                  lambda input, label, reduction: _reduce(tensor.square(input - label), reduction),
-                  reduction="mean")  # fmt: skip
-l1_loss = define("l1_loss input label", "abs(input - label), reduced",
-                 lambda input, label, reduction: _reduce(tensor.abs(input - label), reduction),
-                 reduction="mean")  # fmt: skip
-smooth_l1_loss = define("smooth_l1_loss input label",
+                           lambda input, label: tensor.square(input - label))
+mse_loss = define("mse_loss input label | reduction='mean'", "(input - label) ** 2, reduced",
+                  lambda input, label, reduction: _reduce(tensor.square(input - label), reduction))
+l1_loss = define("l1_loss input label | reduction='mean'", "abs(input - label), reduced",
+                 lambda input, label, reduction: _reduce(tensor.abs(input - label), reduction))
+smooth_l1_loss = define("smooth_l1_loss input label | reduction='mean' delta=1.0",
                         "d * d / 2 of d = abs(input - label), above delta delta * (d - delta / 2)",
                         lambda input, label, reduction, delta: _reduce(
-                            _find_huber(tensor.abs(input - label), delta), reduction),
-                        reduction="mean", delta=1.0)  # fmt: skip
-kl_div = define("kl_div input label",
+                            _find_huber(tensor.abs(input - label), delta), reduction))
+kl_div = define("kl_div input label | reduction='mean'",
                 "label * (log(label) - input), reduced; batchmean: the sum divided by the samples",
-                _find_divergence, reduction="mean")  # fmt: skip
-binary_cross_entropy = define("binary_cross_entropy input label",
+                _find_divergence)
+binary_cross_entropy = define("binary_cross_entropy input label | weight reduction='mean'",
                               "-y log(p) - (1 - y) log(1 - p) for p=`input`, y=`label`, at most 100, reduced",
                               lambda input, label, weight, reduction: _reduce(
-                                  add_value("binary_cross_entropy", [input, label]), reduction, weight),
-                              weight=None, reduction="mean")  # fmt: skip
-binary_cross_entropy_with_logits = define("binary_cross_entropy_with_logits logit label",
+                                  add_value("binary_cross_entropy", [input, label]), reduction, weight))
+binary_cross_entropy_with_logits = define("binary_cross_entropy_with_logits logit label | weight "
+                                          "reduction='mean' pos_weight",
                                           "binary_cross_entropy of sigmoid(logit), exact for large scores",
-                                          _find_logit_cost, weight=None, reduction="mean",
-                                          pos_weight=None)  # fmt: skip
-cross_entropy = define("cross_entropy input label",
+                                          _find_logit_cost)
+cross_entropy = define("cross_entropy input label | weight ignore_index=-100 reduction='mean' "
+                       "soft_label=False axis=-1 use_softmax=True label_smoothing=0.0",
                        "-log(probability of the label), reduced; without use_softmax from probabilities",
-                       _find_cross_entropy, weight=None, ignore_index=-100, reduction="mean",
-                       soft_label=False, axis=-1, use_softmax=True, label_smoothing=0.0)  # fmt: skip
-log_loss = define("log_loss input label",
-                  "the cost of probabilities, -y log(p + epsilon) - (1 - y) log(1 - p + epsilon)",
-                  epsilon=1e-4)  # fmt: skip
-normalize = define("normalize x", "x divided by its length over `axis`, at least epsilon", _normalize,
-                   p=2.0, axis=1, epsilon=1e-12)  # fmt: skip
-dropout = define("dropout x", "zeros for a share p of the values in a training step", _drop,
-                 p=0.5, axis=None, training=True, mode="upscale_in_train")  # fmt: skip
-embedding = define("embedding x weight", "the row of each id in a parameter; `sparse` has no effect",
+                       _find_cross_entropy)
+log_loss = define("log_loss input label | epsilon=1e-4",
+                  "the cost of probabilities, -y log(p + epsilon) - (1 - y) log(1 - p + epsilon)")
+normalize = define("normalize x | p=2.0 axis=1 epsilon=1e-12",
+                   "x divided by its length over `axis`, at least epsilon", _normalize)
+dropout = define("dropout x | p=0.5 axis training=True mode='upscale_in_train'",
+                 "zeros for a share p of the values in a training step", _drop)
+embedding = define("embedding x weight | padding_idx sparse=False",
+                   "the row of each id in a parameter; `sparse` has no effect",
                    lambda x, weight, padding_idx, sparse: tensor.look_up(
-                       x, _get_parameter(weight, "embedding"), padding_idx, "embedding"),
-                   padding_idx=None, sparse=False)  # fmt: skip
-cosine_similarity = define("cosine_similarity x1 x2", "the cosine of the angle between vectors along `axis`",
-                           _find_cosine, axis=1, eps=1e-8)  # fmt: skip
-hsigmoid_loss = define("hsigmoid_loss input label num_classes weight",
+                       x, _get_parameter(weight, "embedding"), padding_idx, "embedding"))
+cosine_similarity = define("cosine_similarity x1 x2 | axis=1 eps=1e-8",
+                           "the cosine of the angle between vectors along `axis`", _find_cosine)
+hsigmoid_loss = define("hsigmoid_loss input label num_classes weight | bias path_table path_code "
+                       "is_sparse=False",
                        "the cost of finding the label in a binary tree of all classes, for each sample. "
                        "`weight` and `bias` are parameters, with num_classes - 1 rows. A tree of the "
                        "program's own has a row for each inner node; `path_table` then has the nodes from "
                        "the root to each label, -1 behind the last one, and `path_code` the turns. "
-                       "`is_sparse` has no effect: the gradient is that of the whole weight",
-                       _find_tree_cost, bias=None, path_table=None, path_code=None,
-                       is_sparse=False)  # fmt: skip
+                       "`is_sparse` has no effect: the gradient is that of the whole weight", _find_tree_cost)
+# fmt: on
 
 
 def softmax_with_cross_entropy(

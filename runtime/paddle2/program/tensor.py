@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...engine.graph import BATCH, FREE
-from ...engine.ops.signature import make_function
+from ...engine.ops.signature import make_function, read_row
 from ...engine.param_config import ParamConfig
 from .program import Variable, add_value, combine, make_constant, make_unique_name, parse_dtype, take_items
 
@@ -20,14 +20,14 @@ Sizes = Sequence[int | Variable | None] | Variable
 Function = Callable[..., Variable]
 
 
-def define(row: str, text: str, build: Function | str = "", **options: Any) -> Function:
+def define(row: str, text: str, build: Function | str = "") -> Function:
     """Return a function that adds a result to the default main program.
 
-    row: its name, and those of its inputs, as "where condition x y". text: what it returns. build: makes the
+    row: its name, inputs and options, as read_row() takes them. text: what it returns. build: makes the
     result of all arguments, or is an operation, by default that of the same name, with the options as its
     attributes. An option is of the kind of its default; None is any.
     """
-    own, *inputs = row.split()
+    own, inputs, options = read_row(row)
 
     def call(name: str | None, **found: Any) -> Variable:
         for option, usual in options.items():
@@ -36,7 +36,7 @@ def define(row: str, text: str, build: Function | str = "", **options: Any) -> F
             return build(**found)
         return add_value(build or own, [found.pop(one) for one in inputs], found)
 
-    return make_function(own, inputs, {**options, "name": None}, call, text)
+    return make_function(f"{row} name" if options else f"{row} | name", text, call)
 
 
 def _read_option(value: Any, usual: Any) -> Any:
@@ -63,8 +63,9 @@ def _scale(x: Variable, scale: float, bias: float, bias_after_scale: bool, act: 
     return add_value("scale", [x], {"scale": scale, "bias": own_bias})
 
 
-scale = define("scale x", "x * scale + bias, or (x + bias) * scale", _scale,
-               scale=1.0, bias=0.0, bias_after_scale=True, act=None)  # fmt: skip
+# fmt: off
+scale = define("scale x | scale=1.0 bias=0.0 bias_after_scale=True act",
+               "x * scale + bias, or (x + bias) * scale", _scale)
 abs = define("abs x", "x without its sign")
 exp = define("exp x", "e to the power of x")
 log = define("log x", "the natural logarithm of x")
@@ -89,60 +90,59 @@ logical_not = define("logical_not x", "1 where x is 0, else 0, as int64", lambda
 erf = define("erf x", "the error function of x")
 floor = define("floor x", "the greatest whole number up to x; it has no gradient")
 add_n = define("add_n inputs", "the sum of variables of one shape", lambda inputs: functools.reduce(
-    add, [inputs] if isinstance(inputs, Variable) else inputs))  # fmt: skip
+    add, [inputs] if isinstance(inputs, Variable) else inputs))
 sign = define("sign x", "-1, 0 or 1; it has no gradient")
 maximum = define("maximum x y", "the larger of x and y; sizes of 1 are repeated, as by add()")
 minimum = define("minimum x y", "the smaller of x and y; sizes of 1 are repeated, as by add()")
-max = define("max x", "the largest value over axes; None: all", axis=None, keepdim=False)
-min = define("min x", "the smallest value over axes; None: all", axis=None, keepdim=False)
-mean = define("mean x", "the mean over axes; None: all", axis=None, keepdim=False)
-sum = define("sum x", "the sum over axes; None: all",
-             lambda x, dtype, **given: _cast(add_value("sum", [x], given), dtype),
-             axis=None, dtype=None, keepdim=False)  # fmt: skip
+max = define("max x | axis keepdim=False", "the largest value over axes; None: all")
+min = define("min x | axis keepdim=False", "the smallest value over axes; None: all")
+mean = define("mean x | axis keepdim=False", "the mean over axes; None: all")
+sum = define("sum x | axis dtype keepdim=False", "the sum over axes; None: all",
+             lambda x, dtype, **given: _cast(add_value("sum", [x], given), dtype))
 transpose = define("transpose x perm", "the values with axes in the order of `perm`; the batch stays first",
-                   lambda x, perm: add_value("transpose", [x], {"perm": tuple(perm)}))  # fmt: skip
+                   lambda x, perm: add_value("transpose", [x], {"perm": tuple(perm)}))
 shape = define("shape input", "the sizes of all axes, as int64; each may be a size for full() and reshape()")
-matmul = define("matmul x y", "the product of matrices; not over the batch",
-                lambda x, y, **swaps: add_value("matmul", [x, y], {"transpose": tuple(swaps.values())}),
-                transpose_x=False, transpose_y=False)  # fmt: skip
+matmul = define("matmul x y | transpose_x=False transpose_y=False",
+                "the product of matrices; not over the batch",
+                lambda x, y, **swaps: add_value("matmul", [x, y], {"transpose": tuple(swaps.values())}))
 bmm = define("bmm x y", "the products of matrices [batch, n, k] and [batch, k, m]", lambda x, y: matmul(x, y))
 mm = define("mm input mat2", "matmul(input, mat2)", lambda input, mat2: matmul(input, mat2))
 dot = define("dot x y", "the sum of x * y over the last axis", lambda x, y: sum(x * y, axis=-1))
 cast = define("cast x dtype", "the values in another dtype, float32 or int64",
-              lambda x, dtype: add_value("cast", [x], {"to": parse_dtype(dtype, "cast")}))  # fmt: skip
-concat = define("concat x", "variables one after the other, along `axis`; not along the batch",
-                lambda x, axis: add_value("concat", list(x), {"axis": axis}), axis=0)  # fmt: skip
-stack = define("stack x", "variables of one shape along a new axis; not before the batch",
-               lambda x, axis: concat([unsqueeze(one, axis) for one in x], axis), axis=0)  # fmt: skip
+              lambda x, dtype: add_value("cast", [x], {"to": parse_dtype(dtype, "cast")}))
+concat = define("concat x | axis=0", "variables one after the other, along `axis`; not along the batch",
+                lambda x, axis: add_value("concat", list(x), {"axis": axis}))
+stack = define("stack x | axis=0", "variables of one shape along a new axis; not before the batch",
+               lambda x, axis: concat([unsqueeze(one, axis) for one in x], axis))
 where = define("where condition x y", "x where the condition is not 0, else y; each may be a number",
                lambda condition, x, y: add_value(
-                   "where", [make_constant(x, y), make_constant(y, x), condition]))  # fmt: skip
-gather = define("gather x index", "the items at places of `index`; of the batch, as many", axis=0)
-index_select = define("index_select x index", "gather(x, index, axis)", "gather", axis=0)
-take_along_axis = define("take_along_axis arr indices", "the items of each row at places of its own", axis=0)
-cumsum = define("cumsum x", "the sums of each item and those before it; axis None: of all",
-                lambda x, axis: add_value("cumsum", [flatten(x) if axis is None else x], {"axis": axis or 0}),
-                axis=None)  # fmt: skip
-argsort = define("argsort x", "the places of the items in ascending order; of equal ones the first is first",
-                 lambda x, axis, descending: _order(x, axis, x.shape[axis], descending),
-                 axis=-1, descending=False)  # fmt: skip
-argmax = define("argmax x", "the place of the largest item, the first of equal ones; axis None: of all",
-                lambda x, axis, keepdim: _find_place(x, axis, keepdim, largest=True),
-                axis=None, keepdim=False)  # fmt: skip
-argmin = define("argmin x", "the place of the smallest item, the first of equal ones; axis None: of all",
-                lambda x, axis, keepdim: _find_place(x, axis, keepdim, largest=False),
-                axis=None, keepdim=False)  # fmt: skip
+                   "where", [make_constant(x, y), make_constant(y, x), condition]))
+gather = define("gather x index | axis=0", "the items at places of `index`; of the batch, as many")
+index_select = define("index_select x index | axis=0", "gather(x, index, axis)", "gather")
+take_along_axis = define("take_along_axis arr indices | axis=0", "the items of each row at places of its own")
+cumsum = define("cumsum x | axis", "the sums of each item and those before it; axis None: of all",
+                lambda x, axis: add_value("cumsum", [flatten(x) if axis is None else x], {"axis": axis or 0}))
+argsort = define("argsort x | axis=-1 descending=False",
+                 "the places of the items in ascending order; of equal ones the first is first",
+                 lambda x, axis, descending: _order(x, axis, x.shape[axis], descending))
+argmax = define("argmax x | axis keepdim=False",
+                "the place of the largest item, the first of equal ones; axis None: of all",
+                lambda x, axis, keepdim: _find_place(x, axis, keepdim, largest=True))
+argmin = define("argmin x | axis keepdim=False",
+                "the place of the smallest item, the first of equal ones; axis None: of all",
+                lambda x, axis, keepdim: _find_place(x, axis, keepdim, largest=False))
 tile = define("tile x repeat_times", "the values so many times along each axis; not along the batch",
               lambda x, repeat_times: add_value(
-                  "tile", [x], {"repeats": _lengthen(repeat_times, x.shape)}))  # fmt: skip
+                  "tile", [x], {"repeats": _lengthen(repeat_times, x.shape)}))
 expand_as = define("expand_as x y", "expand(x, shape(y))", lambda x, y: expand(x, shape(y)))
-ones = define("ones shape", "full(shape, 1)", lambda shape, dtype: full(shape, 1, dtype), dtype=None)
-zeros = define("zeros shape", "full(shape, 0)", lambda shape, dtype: full(shape, 0, dtype), dtype=None)
-full_like = define("full_like x fill_value", "a constant in an array of x's shape, by default of its dtype",
-                   lambda x, fill_value, dtype: full(shape(x), fill_value, dtype or x.dtype),
-                   dtype=None)  # fmt: skip
-ones_like = define("ones_like x", "full_like(x, 1)", lambda x, dtype: full_like(x, 1, dtype), dtype=None)
-zeros_like = define("zeros_like x", "full_like(x, 0)", lambda x, dtype: full_like(x, 0, dtype), dtype=None)
+ones = define("ones shape | dtype", "full(shape, 1)", lambda shape, dtype: full(shape, 1, dtype))
+zeros = define("zeros shape | dtype", "full(shape, 0)", lambda shape, dtype: full(shape, 0, dtype))
+full_like = define("full_like x fill_value | dtype",
+                   "a constant in an array of x's shape, by default of its dtype",
+                   lambda x, fill_value, dtype: full(shape(x), fill_value, dtype or x.dtype))
+ones_like = define("ones_like x | dtype", "full_like(x, 1)", lambda x, dtype: full_like(x, 1, dtype))
+zeros_like = define("zeros_like x | dtype", "full_like(x, 0)", lambda x, dtype: full_like(x, 0, dtype))
+# fmt: on
 
 
 def _order(x: Variable, axis: int, k: int, largest: bool) -> Variable:

@@ -8,10 +8,10 @@ from ...engine.ops.signature import make_function
 from ...process.settings import set_seed
 from .executor import CPUPlace
 
-enable_static = make_function("enable_static", (), {}, lambda: None, "None; static mode is always on")
-in_dynamic_mode = make_function("in_dynamic_mode", (), {}, lambda: False, "False")
-is_compiled_with_cuda = make_function("is_compiled_with_cuda", (), {}, lambda: False, "False")
-get_device = make_function("get_device", (), {}, lambda: "cpu", '"cpu"')
+enable_static = make_function("enable_static", "None; static mode is always on", lambda: None)
+in_dynamic_mode = make_function("in_dynamic_mode", "False", lambda: False)
+is_compiled_with_cuda = make_function("is_compiled_with_cuda", "False", lambda: False)
+get_device = make_function("get_device", '"cpu"', lambda: "cpu")
 
 
 def disable_static(place: object = None) -> NoReturn:

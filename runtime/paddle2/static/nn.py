@@ -7,11 +7,11 @@ from typing import Any
 
 from ...engine.entry import ANY, EntryAttr
 from ...engine.ops import find_params
+from ...v2.building import define
 from ..nn.layers import Embedding
 from ..nn.weight_layers import BatchNorm1D, LayerNorm
 from ..program.param_attr import Attr, make_param
 from ..program.program import Variable, add_value, make_unique_name, parse_dtype
-from ..program.tensor import define
 
 __all__ = [
     "batch_norm", "cross", "embedding", "fc", "layer_norm", "nce", "sequence_first_step",
@@ -21,26 +21,14 @@ __all__ = [
 ACTIVATIONS = ("relu", "sigmoid", "softmax", "tanh")
 
 
-def fc(
-    x: Variable | Sequence[Variable],
-    size: int,
-    num_flatten_dims: int = 1,
-    weight_attr: Attr | list[Attr] = None,
-    bias_attr: Attr = None,
-    activation: str | None = None,
-    name: str | None = None,
-) -> Variable:
-    """Return activation(x W + b), summed over the inputs; bias_attr False: no b.
-
-    The axes of x from `num_flatten_dims` on are taken as one.
-    """
-    inputs = [x] if isinstance(x, Variable) else list(x)
-    weight_attrs = weight_attr if isinstance(weight_attr, list) else [weight_attr] * len(inputs)
-    own = name or make_unique_name("fc")
+def _connect(of: Any) -> Variable:
+    inputs = [of.x] if isinstance(of.x, Variable) else list(of.x)
+    weight_attrs = of.weight_attr if isinstance(of.weight_attr, list) else [of.weight_attr] * len(inputs)
+    own = of.name or make_unique_name("fc")
     if len(weight_attrs) != len(inputs):
         raise ValueError(f"{own}: {len(weight_attrs)} weight_attr for {len(inputs)} inputs")
-    attrs = {"keeps": num_flatten_dims % len(inputs[0].shape), "size": size}
-    return _activate(_add_layer("fc", inputs, attrs, own, weight_attrs, bias_attr), activation, own)
+    attrs = {"keeps": of.num_flatten_dims % len(inputs[0].shape), "size": of.size}
+    return _activate(_add_layer("fc", inputs, attrs, own, weight_attrs, of.bias_attr), of.activation, own)
 
 
 def _activate(x: Variable, activation: str | None, own: str) -> Variable:
@@ -70,151 +58,105 @@ def _add_layer(
     return add_value(op, inputs, attrs, params, name=f"{own}.tmp_0")
 
 
-def embedding(
-    input: Variable,
-    size: Sequence[int | None],
-    is_sparse: bool = False,
-    is_distributed: bool = False,
-    padding_idx: int | None = None,
-    param_attr: Attr = None,
-    dtype: object = "float32",
-) -> Variable:
-    """Return the table row of each id: [..., k] ids to [..., k, size[1]]; ids are below size[0], None: any.
-
-    `is_sparse`: only the rows of a batch are fetched and updated, and with servers only these have the table.
-    `is_distributed` has no effect: such tables always are. The row of the id `padding_idx` is 0.
-    """
-    return _embed(input, size, dtype, padding_idx, is_sparse, param_attr)
-
-
-def _embed(x: Variable, size: Sequence[Any], dtype: object, *options: Any, **own: Any) -> Variable:
+def _embed(of: Any, *, sparse: bool, entry: EntryAttr = ANY) -> Variable:
     """Return nn.Embedding of a new layer."""
-    if len(size) != 2:
-        raise ValueError(f"embedding: size={size!r}, expected the number of ids and the size of a row")
-    if parse_dtype(dtype, "embedding") != "float":
-        raise ValueError(f"embedding: dtype={dtype!r}, expected float32")
-    out: Variable = Embedding(*size, *options, **own)(x)
+    if len(of.size) != 2:
+        raise ValueError(f"embedding: size={of.size!r}, expected the number of ids and the size of a row")
+    if parse_dtype(of.dtype, "embedding") != "float":
+        raise ValueError(f"embedding: dtype={of.dtype!r}, expected float32")
+    rows, dim = of.size
+    out: Variable = Embedding(rows, dim, of.padding_idx, sparse, of.param_attr, entry=entry)(of.input)
     return out
 
 
-def sparse_embedding(
-    input: Variable,
-    size: Sequence[int | None],
-    padding_idx: int | None = None,
-    is_test: bool = False,
-    entry: object = None,
-    table_class: str = "MemorySparseTable",
-    param_attr: Attr = None,
-    dtype: object = "float32",
-    slot: object = None,
-) -> Variable:
-    """Return embedding(is_sparse=True); `entry` is a rule of `distributed`, as CountFilterEntry(10).
-
-    `is_test` and `table_class` have no effect; ids are below size[0], None: any.
-    """
-    if slot is not None:
-        raise ValueError(f"sparse_embedding: slot={slot!r} is not in this runtime; leave it out")
-    if not isinstance(entry, EntryAttr | None):
-        raise TypeError(f"sparse_embedding: entry={entry!r}, expected an entry rule, as CountFilterEntry(10)")
-    return _embed(input, size, dtype, padding_idx, True, param_attr, entry=entry or ANY)
+def _embed_by_entry(of: Any) -> Variable:
+    if of.slot is not None:
+        raise ValueError(f"sparse_embedding: slot={of.slot!r} is not in this runtime; leave it out")
+    if not isinstance(of.entry, EntryAttr | None):
+        raise TypeError(
+            f"sparse_embedding: entry={of.entry!r}, expected an entry rule, as CountFilterEntry(10)"
+        )
+    return _embed(of, sparse=True, entry=of.entry or ANY)
 
 
-def batch_norm(
-    input: Variable,
-    act: str | None = None,
-    is_test: bool = False,
-    momentum: float = 0.9,
-    epsilon: float = 1e-5,
-    param_attr: Attr = None,
-    bias_attr: Attr = None,
-    data_layout: str = "NCHW",
-    in_place: bool = False,
-    name: str | None = None,
-    moving_mean_name: str | None = None,
-    moving_variance_name: str | None = None,
-    do_model_average_for_mean_and_var: bool = True,
-    use_global_stats: bool = False,
-) -> Variable:
-    """Return activation(nn.BatchNorm1D) of a new layer; `is_test`: by the running statistics.
-
-    `in_place` and `do_model_average_for_mean_and_var` have no effect.
-    """
-    size = input.shape[-1 if data_layout.endswith("C") else 1]
-    names = moving_mean_name, moving_variance_name
-    options = data_layout, use_global_stats or is_test, name or "batch_norm"
-    layer = BatchNorm1D(size, momentum, epsilon, param_attr, bias_attr, *options, names=names)
-    return _activate(layer(input), act, layer.full_name())
+def _normalize_batch(of: Any) -> Variable:
+    size = of.input.shape[-1 if of.data_layout.endswith("C") else 1]
+    names = of.moving_mean_name, of.moving_variance_name
+    options = of.data_layout, of.use_global_stats or of.is_test, of.name or "batch_norm"
+    layer = BatchNorm1D(size, of.momentum, of.epsilon, of.param_attr, of.bias_attr, *options, names=names)
+    return _activate(layer(of.input), of.act, layer.full_name())
 
 
-def layer_norm(
-    input: Variable,
-    scale: bool = True,
-    shift: bool = True,
-    begin_norm_axis: int = 1,
-    epsilon: float = 1e-5,
-    param_attr: Attr = None,
-    bias_attr: Attr = None,
-    act: str | None = None,
-    name: str | None = None,
-) -> Variable:
-    """Return activation(nn.LayerNorm) of a new layer, over the axes from `begin_norm_axis` on."""
-    attrs = param_attr if scale else False, bias_attr if shift else False
-    layer = LayerNorm(input.shape[begin_norm_axis:], epsilon, *attrs, name=name)
-    return _activate(layer(input), act, layer.full_name())
+def _normalize_samples(of: Any) -> Variable:
+    scale: Attr = of.param_attr if of.scale else False
+    shift: Attr = of.bias_attr if of.shift else False
+    layer = LayerNorm(of.input.shape[of.begin_norm_axis :], of.epsilon, scale, shift, of.name)
+    return _activate(layer(of.input), of.act, layer.full_name())
 
 
-def cross(input: Variable | Sequence[Variable], salt: str = "") -> Variable:
-    """Return one int64 id for the ids of several slots, for a table with size=[None, dim]; ours.
-
-    Of one slot too: with another `salt` its ids have other rows in the same table. Slots have one shape.
-    """
-    return add_value("cross", [input] if isinstance(input, Variable) else list(input), {"salt": salt})
+def _pool(of: Any, by: str) -> Variable:
+    return add_value("pool", [of.input], {"by": by})
 
 
-def sequence_pool(input: Variable, pool_type: str, is_test: bool = False, pad_value: float = 0.0) -> Variable:
-    """Return one item for each sample, from its sequence: average, sum, sqrt, max, last or first.
-
-    sqrt: the sum divided by the square root of the number of items. A sequence without items gives zeros.
-    `is_test` has no effect.
-    """
-    if pad_value != 0.0:
-        raise ValueError(f"sequence_pool: pad_value={pad_value!r} is not in this runtime; leave it out")
-    return add_value("pool", [input], {"by": pool_type.lower()})
+def _pool_by_type(of: Any) -> Variable:
+    if of.pad_value != 0.0:
+        raise ValueError(f"sequence_pool: pad_value={of.pad_value!r} is not in this runtime; leave it out")
+    return _pool(of, of.pool_type.lower())
 
 
-sequence_first_step = define("sequence_first_step input", "the first item of each sequence",
-                             lambda input: sequence_pool(input, "first"))  # fmt: skip
-sequence_last_step = define("sequence_last_step input", "the last item of each sequence",
-                            lambda input: sequence_pool(input, "last"))  # fmt: skip
+def _tell_from_noise(of: Any) -> Variable:
+    own, shares = of.name or make_unique_name("nce"), of.custom_dist
+    samples = 10 if of.num_neg_samples is None else of.num_neg_samples
+    if of.sampler not in ("uniform", "log_uniform", "custom_dist"):
+        raise ValueError(f"{own}: sampler={of.sampler!r}, expected uniform, log_uniform or custom_dist")
+    if (of.sampler == "custom_dist") != (shares is not None):
+        raise ValueError(f"{own}: sampler={of.sampler!r} and custom_dist={shares!r} do not fit")
+    noise = of.sampler if shares is None else tuple(map(float, shares))
+    attrs = {"classes": of.num_total_classes, "noise": noise, "samples": samples}
+    inputs = [of.input, of.label, *([] if of.sample_weight is None else [of.sample_weight])]
+    return _add_layer("nce", inputs, attrs, own, [of.param_attr], of.bias_attr) / (samples + 1)
 
 
-def nce(
-    input: Variable,
-    label: Variable,
-    num_total_classes: int,
-    sample_weight: Variable | None = None,
-    param_attr: Attr = None,
-    bias_attr: Attr = None,
-    num_neg_samples: int | None = None,
-    name: str | None = None,
-    sampler: str = "uniform",
-    custom_dist: Sequence[float] | None = None,
-    seed: int = 0,
-    is_sparse: bool = False,
-) -> Variable:
-    """Return the cost of telling the labels from classes drawn as noise, divided by 1 + num_neg_samples.
-
-    There are 10 classes of noise for each sample by default. `sampler`: "uniform", "log_uniform", or
-    "custom_dist" with the probability of each class. `seed` and `is_sparse` have no effect: noise comes from
-    the runtime's seed, and the gradient is that of the whole weight.
-    """
-    own = name or make_unique_name("nce")
-    samples = 10 if num_neg_samples is None else num_neg_samples
-    if sampler not in ("uniform", "log_uniform", "custom_dist"):
-        raise ValueError(f"{own}: sampler={sampler!r}, expected uniform, log_uniform or custom_dist")
-    if (sampler == "custom_dist") != (custom_dist is not None):
-        raise ValueError(f"{own}: sampler={sampler!r} and custom_dist={custom_dist!r} do not fit")
-    noise = sampler if custom_dist is None else tuple(map(float, custom_dist))
-    attrs = {"classes": num_total_classes, "noise": noise, "samples": samples}
-    inputs = [input, label] if sample_weight is None else [input, label, sample_weight]
-    return _add_layer("nce", inputs, attrs, own, [param_attr], bias_attr) / (samples + 1)
+# fmt: off
+fc = define("static.nn.fc x size | num_flatten_dims=1 weight_attr bias_attr activation name", _connect,
+            "activation(x W + b), summed over the inputs; bias_attr False: no b. The axes of x from "
+            "`num_flatten_dims` on are taken as one")
+embedding = define("static.nn.embedding input size | is_sparse=False is_distributed=False padding_idx "
+                   "param_attr dtype='float32'", lambda of: _embed(of, sparse=of.is_sparse),
+                   "the table row of each id: [..., k] ids to [..., k, size[1]]; ids are below size[0], "
+                   "None: any. `is_sparse`: only the rows of a batch are fetched and updated, and with "
+                   "servers only these have the table. `is_distributed` has no effect: such tables always "
+                   "are. The row of the id `padding_idx` is 0")
+sparse_embedding = define("static.nn.sparse_embedding input size | padding_idx is_test=False entry "
+                          "table_class='MemorySparseTable' param_attr dtype='float32' slot", _embed_by_entry,
+                          "embedding(is_sparse=True); `entry` is a rule of `distributed`, as "
+                          "CountFilterEntry(10). `is_test` and `table_class` have no effect; ids are below "
+                          "size[0], None: any")
+batch_norm = define("static.nn.batch_norm input | act is_test=False momentum=0.9 epsilon=1e-5 param_attr "
+                    "bias_attr data_layout='NCHW' in_place=False name moving_mean_name moving_variance_name "
+                    "do_model_average_for_mean_and_var=True use_global_stats=False", _normalize_batch,
+                    "activation(nn.BatchNorm1D) of a new layer; `is_test`: by the running statistics. "
+                    "`in_place` and `do_model_average_for_mean_and_var` have no effect")
+layer_norm = define("static.nn.layer_norm input | scale=True shift=True begin_norm_axis=1 epsilon=1e-5 "
+                    "param_attr bias_attr act name", _normalize_samples,
+                    "activation(nn.LayerNorm) of a new layer, over the axes from `begin_norm_axis` on")
+cross = define("static.nn.cross input | salt=''", lambda of: add_value(
+    "cross", [of.input] if isinstance(of.input, Variable) else list(of.input), {"salt": of.salt}),
+               "one int64 id for the ids of several slots, for a table with size=[None, dim]; ours. Of one "
+               "slot too: with another `salt` its ids have other rows in the same table. Slots have one "
+               "shape")
+sequence_pool = define("static.nn.sequence_pool input pool_type | is_test=False pad_value=0.0", _pool_by_type,
+                       "one item for each sample, from its sequence: average, sum, sqrt, max, last or first. "
+                       "sqrt: the sum divided by the square root of the number of items. A sequence without "
+                       "items gives zeros. `is_test` has no effect")
+sequence_first_step = define("static.nn.sequence_first_step input | name", lambda of: _pool(of, "first"),
+                             "the first item of each sequence")
+sequence_last_step = define("static.nn.sequence_last_step input | name", lambda of: _pool(of, "last"),
+                            "the last item of each sequence")
+nce = define("static.nn.nce input label num_total_classes | sample_weight param_attr bias_attr "
+             "num_neg_samples name sampler='uniform' custom_dist seed=0 is_sparse=False", _tell_from_noise,
+             "the cost of telling the labels from classes drawn as noise, divided by 1 + num_neg_samples. "
+             "There are 10 classes of noise for each sample by default. `sampler`: 'uniform', 'log_uniform', "
+             "or 'custom_dist' with the probability of each class. `seed` and `is_sparse` have no effect: "
+             "noise comes from the runtime's seed, and the gradient is that of the whole weight")
+# fmt: on

@@ -45,7 +45,7 @@ def _read_words(pattern: re.Pattern[str]) -> Iterator[list[str]]:
         yield read().translate(None, string.punctuation.encode()).decode().lower().split()
 
 
-train = make_function("imdb.train", ["word_idx"], {}, functools.partial(_make_reader, "train"),
-                      "a reader of the training reviews, praise and others in turn")  # fmt: skip
-test = make_function("imdb.test", ["word_idx"], {}, functools.partial(_make_reader, "test"),
-                     "a reader of the test reviews, as `train` does")  # fmt: skip
+train = make_function("imdb.train word_idx", "a reader of the training reviews, praise and others in turn",
+                      functools.partial(_make_reader, "train"))  # fmt: skip
+test = make_function("imdb.test word_idx", "a reader of the test reviews, as `train` does",
+                     functools.partial(_make_reader, "test"))  # fmt: skip

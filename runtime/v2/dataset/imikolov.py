@@ -66,10 +66,9 @@ def _read_lines(name: str) -> Iterator[str]:
         yield from read().decode("utf-8").splitlines()
 
 
-train = make_function("imikolov.train", ["word_idx", "n"], {"data_type": DataType.NGRAM},
-                      functools.partial(_make_reader, TRAIN_FILE),
+train = make_function(f"imikolov.train word_idx n | data_type={DataType.NGRAM}",
                       "a reader of the training text: n-grams, or sequences of at most `n` words (0: any)",
-                      )  # fmt: skip
-test = make_function("imikolov.test", ["word_idx", "n"], {"data_type": DataType.NGRAM},
-                     functools.partial(_make_reader, TEST_FILE),
-                     "a reader of the validation text, as `train` does")  # fmt: skip
+                      functools.partial(_make_reader, TRAIN_FILE))  # fmt: skip
+test = make_function(f"imikolov.test word_idx n | data_type={DataType.NGRAM}",
+                     "a reader of the validation text, as `train` does",
+                     functools.partial(_make_reader, TEST_FILE))  # fmt: skip

@@ -54,7 +54,7 @@ class UserInfo:
 
 
 def _show(name: str, text: str, find: Callable[[Mapping[str, Any]], Any]) -> Callable[[], Any]:
-    return make_function(f"movielens.{name}", (), {}, lambda: find(_load(find_data_home())), text)
+    return make_function(f"movielens.{name}", text, lambda: find(_load(find_data_home())))
 
 
 train = _show("train", "a reader of nine ratings of ten: the values of user and film, and [rating]",

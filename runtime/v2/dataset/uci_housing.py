@@ -24,6 +24,6 @@ def _make_reader(begin: float, end: float) -> Callable[[], Iterator[tuple[Array,
     return lambda: ((row[:-1], row[-1:]) for row in rows[int(len(rows) * begin) : int(len(rows) * end)])
 
 
-train = make_function("uci_housing.train", (), {}, lambda: _make_reader(0.0, 0.8),
-                      "a reader of the first 80 % of the houses")  # fmt: skip
-test = make_function("uci_housing.test", (), {}, lambda: _make_reader(0.8, 1.0), "a reader of the others")
+train = make_function("uci_housing.train", "a reader of the first 80 % of the houses",
+                      lambda: _make_reader(0.0, 0.8))  # fmt: skip
+test = make_function("uci_housing.test", "a reader of the others", lambda: _make_reader(0.8, 1.0))
