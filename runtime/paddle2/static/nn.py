@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ...engine.entry import ANY, EntryAttr
@@ -27,8 +27,9 @@ def _connect(of: Any) -> Variable:
     own = of.name or make_unique_name("fc")
     if len(weight_attrs) != len(inputs):
         raise ValueError(f"{own}: {len(weight_attrs)} weight_attr for {len(inputs)} inputs")
-    attrs = {"keeps": of.num_flatten_dims % len(inputs[0].shape), "size": of.size}
-    return _activate(_add_layer("fc", inputs, attrs, own, weight_attrs, of.bias_attr), of.activation, own)
+    keeps = of.num_flatten_dims % len(inputs[0].shape)
+    out = _add_layer(of, "fc", own, inputs, weight_attrs, keeps=keeps, size=of.size)
+    return _activate(out, of.activation, own)
 
 
 def _activate(x: Variable, activation: str | None, own: str) -> Variable:
@@ -40,12 +41,7 @@ def _activate(x: Variable, activation: str | None, own: str) -> Variable:
 
 
 def _add_layer(
-    op: str,
-    inputs: Sequence[Variable],
-    attrs: Mapping[str, Any],
-    own: str,
-    weight_attrs: Sequence[Attr],
-    bias_attr: Attr,
+    of: Any, op: str, own: str, inputs: Sequence[Variable], weight_attrs: Sequence[Attr], **attrs: Any
 ) -> Variable:
     """Add an operation with new parameters: the weights, and a bias unless its attribute is False."""
     *weights, bias = find_params(op, inputs, attrs, own)
@@ -53,8 +49,8 @@ def _add_layer(
         make_param(attr, f"{own}.w_{i}", shape, is_bias=False)
         for i, (attr, shape) in enumerate(zip(weight_attrs, weights, strict=True))
     ]
-    if bias_attr is not False:
-        params.append(make_param(bias_attr, f"{own}.b_0", bias, is_bias=True))
+    if of.bias_attr is not False:
+        params.append(make_param(of.bias_attr, f"{own}.b_0", bias, is_bias=True))
     return add_value(op, inputs, attrs, params, name=f"{own}.tmp_0")
 
 
@@ -114,7 +110,7 @@ def _tell_from_noise(of: Any) -> Variable:
     noise = of.sampler if shares is None else tuple(map(float, shares))
     attrs = {"classes": of.num_total_classes, "noise": noise, "samples": samples}
     inputs = [of.input, of.label, *([] if of.sample_weight is None else [of.sample_weight])]
-    return _add_layer("nce", inputs, attrs, own, [of.param_attr], of.bias_attr) / (samples + 1)
+    return _add_layer(of, "nce", own, inputs, [of.param_attr], **attrs) / (samples + 1)
 
 
 # fmt: off
