@@ -38,20 +38,6 @@ class InputType:
             raise ValueError(f"data_type: a dimension of {self.dim} is below 1")
 
 
-def string_value(salt: str | None = None) -> InputType:
-    """Return the type of a text, whose id may be any: a user, a word of a table without a dictionary.
-
-    The id is hashing.hash_text() with `salt`, by default the layer's name: layers with equal salts have equal
-    ids of equal texts.
-    """
-    return InputType(ANY_ID, "integer", is_text=True, salt=salt)
-
-
-def string_sequence(salt: str | None = None) -> InputType:
-    """Return the type of a list of texts; `salt` as in string_value()."""
-    return InputType(ANY_ID, "integer", is_sequence=True, is_text=True, salt=salt)
-
-
 def _define(row: str, text: str, kind: DataKind, *, is_sequence: bool = False) -> Callable[..., InputType]:
     def call(**size: Any) -> InputType:
         return InputType(int(*size.values()), kind, is_sequence)
@@ -70,3 +56,13 @@ sparse_binary_vector = _define("sparse_binary_vector dim", "the type of a vector
 sparse_float_vector = _define("sparse_float_vector dim", "the type of a vector, given as a list of pairs: a "
                               "place and its number", "sparse_float")  # fmt: skip
 sparse_vector = sparse_float_vector
+string_value = make_function("data_type.string_value | salt",
+                             "the type of a text, whose id may be any: a user, a word of a table without a "
+                             "dictionary. The id is hashing.hash_text() with `salt`, by default the layer's "
+                             "name: layers with equal salts have equal ids of equal texts",
+                             lambda salt: InputType(ANY_ID, "integer", is_text=True, salt=salt))  # fmt: skip
+string_sequence = make_function(
+    "data_type.string_sequence | salt",
+    "the type of a list of texts; `salt` as in string_value()",
+    lambda salt: InputType(ANY_ID, "integer", is_sequence=True, is_text=True, salt=salt),
+)
