@@ -34,7 +34,7 @@ from .gate_of_agents import Arrival, CarriedAgents, HeadAddress, Offer, open_gat
 from .here import answer as answer_here
 from .leash import LEASH_S, Leashed
 from .lines import CLOSE_EXTRA_S, LAST_WORDS_S, OF_ANOTHER, Dial, Ended, Line, choose_last_words
-from .node_answers import Answered, Ending, read_answer
+from .node_answers import Answered, read_answer
 
 DIAL_S: Final = 5.0  # for a head to answer a later shell
 START_S: Final = 30.0  # for Python on all nodes, once they were reached
@@ -316,9 +316,9 @@ class CarriedBackend(Backend, ABC, Generic[R]):
             at_end.callback(run.close)
             at_end.callback(self._asking.discard, run)
             at_end.enter_context(_serve_aside(loop))
-            find_ending = functools.partial(_find_ending, run, node.name)
+            find_words = functools.partial(_find_words, run, node.name)
             start_s = self._reach.agents.connect_timeout_s
-            yield from read_answer(os.dup(answer.fileno()), node.name, words[0], find_ending, start_s)
+            yield from read_answer(os.dup(answer.fileno()), node.name, words[0], find_words, start_s)
 
     def cancel(self) -> None:
         self._cancelled.set()
@@ -369,14 +369,14 @@ class CarriedBackend(Backend, ABC, Generic[R]):
         self._running = self.ended = None
 
 
-def _find_ending(run: Leashed, name: str, cut: EOFError) -> Ending:
+def _find_words(run: Leashed, name: str, cut: EOFError) -> str:
     """Wait for the end of a small carrier. Raises NodeLostError if its program did not report a failure."""
     if not run.wait(CLOSE_EXTRA_S):
         run.end_now()
         run.wait(LEASH_S)
     said = choose_last_words(run.read_said()) or str(cut)
     if run.code == codes.IO:
-        return run.code, said
+        return said
     if isinstance(cut, relay.DamagedError) or run.code == 0:
         raise LossyError(f"{name}: {cut}")
     raise NodeLostError(f"{name}: {said}")

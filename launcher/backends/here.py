@@ -58,19 +58,14 @@ def ask_command(
 
 def answer(name: str, words: Sequence[str]) -> Iterator[bytes]:
     """Yield the answer of a mode of node/later/relay.py on this machine. Raises PslaunchError."""
-    from .node_answers import Ending, read_answer  # only later shells need it
+    from .node_answers import read_answer  # only later shells need it
 
     with subprocess.Popen(
         [*NODE, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
     ) as answering:
         assert answering.stdout is not None and answering.stderr is not None
-        said = answering.stderr
-
-        def find_ending(_cut: EOFError) -> Ending:
-            words = said.read().strip()
-            return answering.wait(), words
-
+        read_fd, said = os.dup(answering.stdout.fileno()), answering.stderr
         try:
-            yield from read_answer(os.dup(answering.stdout.fileno()), name, words[0], find_ending)
+            yield from read_answer(read_fd, name, words[0], lambda _cut: said.read().strip())
         finally:
             answering.kill()  # its disk may hang

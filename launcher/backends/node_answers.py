@@ -9,20 +9,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..errors import FileError, HostError
-from ..node import codes
 from ..node.later import relay
 
 SILENT_S = 30.0  # limit of a node's silence while it answers
-Ending = tuple[int | None, str]  # of a program that has not answered completely: code, if known; last words
 
 
 def read_answer(
-    fd: int, name: str, mode: str, find_ending: Callable[[EOFError], Ending], start_s: float = 0.0
+    fd: int, name: str, mode: str, find_words: Callable[[EOFError], str], start_s: float = 0.0
 ) -> Iterator[bytes]:
     """Yield the answer of a mode on a node; closes `fd`.
 
-    start_s: more time, for the start of the program. Raises FileError if the node answers, but lacks the
-    file, otherwise HostError.
+    find_words: returns the last words of a program that has not answered completely. start_s: more time, for
+    its start. Raises FileError if the node answers, but lacks the file, otherwise HostError.
     """
     waiting, silent_s = select.poll(), SILENT_S + start_s
     waiting.register(fd, select.POLLIN)
@@ -38,10 +36,9 @@ def read_answer(
         except TimeoutError as e:
             raise HostError(name, mode, str(e)) from None
         except EOFError as e:
-            code, said = find_ending(e)
-            if code == codes.IO:
-                said = said.removeprefix(f"pslaunch {relay.MODES[mode][0]}: ")
-                raise FileError(f"{name}: {said}") from None
+            said, refusal = find_words(e), f"pslaunch {relay.MODES[mode][0]}: "
+            if refusal in said:
+                raise FileError(f"{name}: {said.removeprefix(refusal)}") from None
             raise HostError(name, mode, said or str(e)) from None
 
 

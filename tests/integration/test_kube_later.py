@@ -91,7 +91,7 @@ class Detached:
         with self._cluster.open() as opened:
             for pod in self._cluster.list_pods(self.id):
                 touch = PodExec(opened, pod.metadata.name, ["touch", "/tmp/go"])
-                assert touch.find_code() == 0, touch.describe_end()
+                assert not touch.describe_end(), touch.describe_end()
                 os.close(touch.fd)
 
     def until_ended(self) -> Any:

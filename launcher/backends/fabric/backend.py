@@ -18,7 +18,7 @@ from ...node.line import wire
 from ...options.hosts import Host
 from ..base import Backend
 from ..lines import CLOSE_EXTRA_S, Line
-from ..node_answers import Ending, read_answer
+from ..node_answers import read_answer
 from .spec import FabricReach
 from .ssh.channel import Channel
 from .ssh.fleet import Fleet
@@ -60,12 +60,12 @@ class FabricBackend(Backend):
     def _answer(self, host: Host, words: Sequence[str]) -> Iterator[bytes]:
         channel = self._run(host, words)
 
-        def find_ending(_cut: EOFError) -> Ending:
+        def find_words(_cut: EOFError) -> str:
             code = channel.wait(CLOSE_EXTRA_S)
-            return code, channel.tail.get_last_words() if code == codes.IO else channel.describe_end()
+            return channel.tail.get_last_words() if code == codes.IO else channel.describe_end()
 
         os.close(channel.write_fd)
-        return read_answer(channel.read_fd, host.text, words[0], find_ending)
+        return read_answer(channel.read_fd, host.text, words[0], find_words)
 
     def cancel(self) -> None:
         self._fleet.cancel()

@@ -24,7 +24,7 @@ from ...node.loop import ignore
 from ...node.messages import JobRecord
 from ..base import Backend
 from ..lines import Line, News, Tell
-from ..node_answers import SILENT_S, Answered, Ending, read_answer
+from ..node_answers import SILENT_S, Answered, read_answer
 from . import manifests
 from .api import AT_ONCE, AWAY, EXEC, JOB, Cluster, begin_apart, open_cluster, try_again
 from .api_errors import AbsentError, ConflictError
@@ -315,13 +315,11 @@ class K8sBackend(Backend):
     def _answer(self, pod: Object, words: Sequence[str]) -> Iterator[bytes]:
         name, opened = pod["metadata"]["name"], self._start(pod, words)
 
-        def find_ending(_cut: EOFError) -> Ending:
-            return opened.find_code(), opened.describe_end()
-
         with socket.socket(fileno=opened.fd) as there:
             self._answering.add(there)
+            read_fd = os.dup(opened.fd)
             try:
-                yield from read_answer(os.dup(there.fileno()), name, words[0], find_ending)
+                yield from read_answer(read_fd, name, words[0], lambda _cut: opened.describe_end())
             finally:
                 self._answering.discard(there)
 

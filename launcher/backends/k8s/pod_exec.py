@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import socket
 import ssl
 import threading
@@ -14,7 +13,6 @@ from select import POLLIN, POLLOUT, poll
 from typing import Any, Final
 
 from ...node.line.wire import NONSENSE
-from ...node.shapes import check_shape, is_code
 from .api import ANSWER_S, CONNECT_S, Cluster, begin_apart
 from .api_errors import explain_connection
 from .patch import CONTAINER
@@ -25,10 +23,6 @@ SAID_BYTES: Final = 2000
 MAX_FRAME_BYTES: Final = 4 * 1024 * 1024  # servers send 32 KiB
 LIMIT_S: Final = CONNECT_S + ANSWER_S  # for a connection
 END_S: Final = 2.0  # for the status of a program after its output
-ENDED: Final = {  # of a program, as its exec reports it
-    "status?": str, "message?": str,
-    "details?": ({"causes?": ([{"reason?": str, "message?": str}], None)}, None),
-}  # fmt: skip
 AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -55,24 +49,9 @@ class PodExec:
         """Return its last words on standard error, or the reason of its end."""
         self._over.wait(END_S)
         words = self._said.decode("utf-8", "replace").strip().splitlines()
-        return "; ".join(words[-2:]) or str(self._read_status().get("message", ""))
-
-    def find_code(self) -> int | None:
-        """Return its exit code; None if the exec was cut."""
-        self._over.wait(END_S)
-        status = self._read_status()
-        if status.get("status") == "Success":
-            return 0
-        causes = (status.get("details") or {}).get("causes") or ()
-        code = next((c.get("message", "") for c in causes if c.get("reason") == "ExitCode"), "")
-        return int(code) if re.fullmatch("[0-9]{1,3}", code) and is_code(int(code)) else None
-
-    def _read_status(self) -> dict[str, Any]:
-        with contextlib.suppress(ValueError, RecursionError):
-            status: dict[str, Any] = json.loads(self._status)
-            check_shape(status, ENDED)
-            return status
-        return {}
+        with contextlib.suppress(ValueError, TypeError, LookupError, RecursionError):
+            words = words or [str(json.loads(self._status)["message"] or "")]
+        return "; ".join(words[-2:])
 
     # --- the thread ---
 

@@ -343,9 +343,6 @@ class Answering:
     def describe_end(self) -> str:
         return ""
 
-    def find_code(self) -> None:
-        return None
-
     def close(self) -> None:
         self._fails = 10**6
         for there in self._there:
