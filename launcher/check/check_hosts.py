@@ -5,6 +5,7 @@ Agents start as for a job; they inspect their nodes (node/agent/inspect.py), tes
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,17 +24,15 @@ from ..node.dispatch.dispatch import split_by_node
 from ..node.dispatch.manifest import Entry
 from ..node.job import Facts, Node, Placed, Plan
 from ..node.line.trace import Trace
-from ..node.line.wire import NONSENSE
 from ..node.loop import Loop
 from ..options.detect import find_imports
 from ..options.spec import JobSpec
 from ..plan import make_plan, place_found
 from ..ship.package import list_sizes
 from ..ship.wheel import list_pins
-from ..views.table import align
 from .findings import Finding, Seen, Wanted, choose_check_code, judge_hosts
 from .inspection import Inspection
-from .report import make_hosts_table, tell
+from .report import tell
 
 if TYPE_CHECKING:
     from ..node import messages
@@ -83,46 +82,30 @@ def examine_hosts(
     plan = make_plan(spec, "check")
     wanted = find_wanted(spec, plan.server)
     entries = list_sizes(plan.package) if plan.package else []
-    loop = Loop()
-    inspection = Inspection(loop, trace)
-    try:
+    with contextlib.ExitStack() as at_end:
+        loop = Loop()
+        for closing in (loop.close, backend.close):
+            at_end.callback(closing)
         tried = [node for node in plan.nodes if node.id not in failed]
         work = SlowWork(loop, lambda: backend.try_start(tried, plan.limits))
         started = work.finish(backend, backend.cancel)
         errors = {**failed, **{node.id: x for node, x in started if isinstance(x, HostError)}}
         lines = [(node, x) for node, x in started if isinstance(x, Line)]
-        inspection.attach(lines, plan.limits.lost_after_s)
+        inspection = Inspection(loop, lines, wanted, plan.limits.lost_after_s, trace)
+        at_end.callback(inspection.close)
         placed = place_found(plan, [node for node, _ in started])
         inspection.ask_facts(lambda node: make_question(spec, wanted, placed, node))
         inspection.try_network(plan.port or 0)
         if MPI_MODULE in wanted.modules:
             inspection.try_mpi(spec.python or "", dict(plan.added_env), plan.limits.lost_after_s)
         inspection.end()
-    finally:
-        inspection.close()
-        backend.close()
-        loop.close()
     sent = count_sent_bytes(placed, entries)
     answered = inspection.list_seen()
     seen = [answered.get(n.id) or Seen(n.name, errors.get(n.id)) for n in placed.nodes]
-    seen = [reject_nonsense(one, wanted, size) for one, size in zip(seen, sent, strict=True)]
     _, lacks = deal_resources(placed, list_resources(seen))
     for node, one in zip(placed.nodes, seen, strict=True):
         one.lacks = lacks.get(node.id, "")
     return placed.nodes, seen, judge_hosts(seen, wanted, sent)
-
-
-def reject_nonsense(one: Seen, wanted: Wanted, size: int) -> Seen:
-    """Return the host, marked as lost if its facts can't be judged and shown."""
-    if one.facts is None:
-        return one
-    try:
-        align(make_hosts_table([one], judge_hosts([one], wanted, [size])))
-        paths = [folder["path"] for folder in one.facts["folders"].values()]
-        "".join([*paths, one.facts["agent_python"]["executable"]])
-    except NONSENSE as e:
-        return Seen(host=one.host, lost=f"its answer is invalid: {type(e).__name__}: {e}")
-    return one
 
 
 def list_resources(seen: Sequence[Seen]) -> dict[int, messages.Resources]:

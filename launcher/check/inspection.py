@@ -8,20 +8,23 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pslaunch.runtime.shared.env import parse_port
 
 from ..backends.lines import Line
 from ..errors import STOP_SIGNALS, EndedEarlyError
+from ..follow.way import Started
 from ..node.dealing import check_resources
 from ..node.job import Node
 from ..node.line import reach
 from ..node.line.trace import Trace
 from ..node.line.wire import MessageLine
 from ..node.loop import Loop
-from .findings import Seen
+from ..views.table import align
+from .findings import Seen, Wanted, judge_hosts
+from .report import make_hosts_table
 
 if TYPE_CHECKING:
     from ..node import messages
@@ -32,8 +35,10 @@ STAGE_LIMIT_S: Final = 45.0  # longer than the slowest answer of a node takes
 class ReachedHost:
     """One reached host: its line, and what it has answered."""
 
-    def __init__(self, loop: Loop, node: Node, line: Line, lost_after_s: float, trace: Trace | None) -> None:
-        self.node, self._diagnosis = node.id, line.diagnosis
+    def __init__(
+        self, loop: Loop, node: Node, line: Line, wanted: Wanted, lost_after_s: float, trace: Trace | None
+    ) -> None:
+        self.node, self._wanted, self._diagnosis = node.id, wanted, line.diagnosis
         self.seen = Seen(node.name)
         self.answers: set[str] = set()  # their types
         self.addrs: list[str] = []
@@ -69,6 +74,7 @@ class ReachedHost:
             self.free_port = next((parse_port(port, "port") for port in free), 0)
             if not self.addrs and not facts["interface_error"]:
                 raise ValueError("it reports no address and no error")
+            check_facts(facts, self._wanted)
             self.seen.facts = facts
         elif message["type"] == "opened":
             self.door = parse_port(message["port"], "port")
@@ -87,17 +93,24 @@ class ReachedHost:
             self.seen.lost = "; ".join(filter(None, (reason, self._diagnosis())))
 
 
+def check_facts(facts: messages.NodeFacts, wanted: Wanted) -> None:
+    """Raise an error, one of NONSENSE, for facts that can't be judged and shown."""
+    one = [Seen("", facts=facts)]
+    align(make_hosts_table(one, judge_hosts(one, wanted, [0])))
+    paths = [folder["path"] for folder in facts["folders"].values()]
+    "".join([*paths, facts["agent_python"]["executable"]])
+
+
 class Inspection:
     """Questions to the reached hosts, in stages: all answer one before the next."""
 
-    def __init__(self, loop: Loop, trace: Trace | None = None) -> None:
-        self._loop, self._trace = loop, trace
-        self._hosts: list[ReachedHost] = []
-
-    def attach(self, started: Sequence[tuple[Node, Line]], lost_after_s: float) -> None:
+    def __init__(
+        self, loop: Loop, started: Started, wanted: Wanted, lost_after_s: float, trace: Trace | None = None
+    ) -> None:
         """Take over the lines to agents. From then on a signal raises EndedEarlyError."""
-        self._loop.handle_signals({n: functools.partial(_stop, n) for n in STOP_SIGNALS})
-        self._hosts = [ReachedHost(self._loop, *one, lost_after_s, self._trace) for one in started]
+        self._loop = loop
+        self._hosts = [ReachedHost(loop, *one, wanted, lost_after_s, trace) for one in started]
+        loop.handle_signals({n: functools.partial(_stop, n) for n in STOP_SIGNALS})
 
     def ask_facts(self, question: Callable[[int], messages.InspectQuestion]) -> None:
         """Ask for facts and clocks; `question` returns the question to a node."""

@@ -18,7 +18,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pslaunch.backends.here import NODE
-from pslaunch.check.check_hosts import reject_nonsense
 from pslaunch.check.findings import Wanted, choose_check_code, judge_hosts
 from pslaunch.check.inspection import Inspection
 from pslaunch.check.report import tell
@@ -331,13 +330,12 @@ def test_hostile_host_is_a_finding_of_check(answers: list[Message], others: list
         with theirs:
             theirs.sendall(sent([*answers, *others]))
             theirs.shutdown(socket.SHUT_WR)
-            inspection = Inspection(loop)
-            inspection.attach([(make_plan(1).nodes[0], Line(fd, fd))], 30.0)
+            inspection = Inspection(loop, [(make_plan(1).nodes[0], Line(fd, fd))], Wanted(), 30.0)
             inspection.ask_facts(lambda _node: cast(Any, {}))
             inspection.try_network()
             inspection.end()
             inspection.close()
-    seen = [reject_nonsense(inspection.list_seen()[0], Wanted(), 0)]
+    seen = [inspection.list_seen()[0]]
     findings = judge_hosts(seen, Wanted(), [0])
     assert findings and choose_check_code(findings)  # its line is closed before it has answered all
     for as_json in (False, True):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pslaunch.backends.local.backend import LocalBackend
+from pslaunch.check.findings import Wanted
 from pslaunch.check.inspection import Inspection
 from pslaunch.node.agent.inspect import find_lock_holder
 from pslaunch.node.job import Limits, Node
@@ -30,8 +31,8 @@ LIMITS = Limits(
 
 def question(_node: int) -> Any:
     return {
-        "nic": "", "paths": {}, "files": [], "ports": [], "python": "", "links": [], "pins": [],
-        "lock": "/none", "modules": ["json", "no_such_thing"], "packages": [], "env": {}, "bind_cores": False,
+        "nic": "", "paths": {"workspace": "/tmp"}, "files": [], "ports": [], "python": "", "links": [],
+        "pins": [], "lock": "/none", "modules": ["json", "no_such_thing"], "packages": [], "env": {}, "bind_cores": False,
     }  # fmt: skip
 
 
@@ -45,8 +46,8 @@ def here(tmp_path: Path) -> Node:
 def inspection(here: Node) -> Iterator[Inspection]:
     """Two agents on this machine."""
     backend, loop = LocalBackend(), Loop()
-    one = Inspection(loop)
-    one.attach(backend.start([here, here._replace(id=1, name="b")], LIMITS), LIMITS.lost_after_s)
+    started = backend.start([here, here._replace(id=1, name="b")], LIMITS)
+    one = Inspection(loop, started, Wanted(), LIMITS.lost_after_s)
     yield one
     one.close()
     backend.close()

@@ -8,7 +8,6 @@ from typing import Any, cast
 import pytest
 
 from pslaunch.backends.lines import Line
-from pslaunch.check.check_hosts import reject_nonsense
 from pslaunch.check.findings import Seen, Wanted, judge_hosts
 from pslaunch.check.inspection import Inspection
 from pslaunch.node.job import Node
@@ -34,9 +33,8 @@ def asked(*answers: Any) -> Seen:
     with theirs:
         for message in (wire.make_hello(), *answers, {"type": "finished"}):
             theirs.sendall(encode_control(message))
-        inspection = Inspection(loop)
         node = Node(0, "a", "", "/ws", "/ws/log", "/ws/output", "/ws/.pslaunch")
-        inspection.attach([(node, Line(read_fd, read_fd))], 30.0)
+        inspection = Inspection(loop, [(node, Line(read_fd, read_fd))], Wanted(), 30.0)
         inspection.ask_facts(lambda _node: cast(Any, {}))
         inspection.try_network()
         inspection.end()
@@ -52,7 +50,6 @@ REACHED: Any = {"type": "reached", "reached": []}
 def test_valid_answers_are_kept() -> None:
     seen = asked(inspected(FACTS), opened(7164), REACHED)
     assert not seen.lost and seen.facts == FACTS
-    assert reject_nonsense(seen, Wanted(), 0) == seen
 
 
 @pytest.mark.timeout(60)
@@ -91,5 +88,5 @@ def test_an_invalid_answer_is_a_finding(answers: list[Any], kind: str) -> None:
     ],
 )
 def test_invalid_facts_are_a_finding(path: str, value: Any) -> None:
-    seen = reject_nonsense(Seen(host="a", facts=change_facts(**{path: value})), Wanted(), 0)
-    assert seen.facts is None and seen.lost.startswith("its answer is invalid: ")
+    seen = asked(inspected(change_facts(**{path: value})), opened(7164), REACHED)
+    assert seen.facts is None and seen.lost.startswith("the message 'inspected' can't be right: ")
