@@ -32,7 +32,8 @@ LIMITS = Limits(
 def question(_node: int) -> Any:
     return {
         "nic": "", "paths": {"workspace": "/tmp"}, "files": [], "ports": [], "python": "", "links": [],
-        "pins": [], "lock": "/none", "modules": ["json", "no_such_thing"], "packages": [], "env": {}, "bind_cores": False,
+        "pins": [], "lock": "/none", "packages": [], "env": {}, "bind_cores": False,
+        "modules": ["json", "no_such_thing"],
     }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from .api import ANSWER_S, CONNECT_S, Cluster, begin_apart
 from .api_errors import explain_connection
 from .patch import CONTAINER
 
-IN, OUT, SAID, STATUS = range(4)  # channels: the first byte of each message
+IN, OUT, ERRORS, STATUS = range(4)  # channels: the first byte of each message
 PIECE_BYTES: Final = 128 * 1024
 SAID_BYTES: Final = 2000
 MAX_FRAME_BYTES: Final = 4 * 1024 * 1024  # servers send 32 KiB
@@ -34,9 +34,8 @@ class PodExec:
         self._websocket = _connect(cluster, pod, argv)
         self._ours, theirs = socket.socketpair()
         self.fd = theirs.detach()
-        self._said, self._status = b"", b""  # of standard error; of the end, as JSON
+        self._said = {ERRORS: b"", STATUS: b""}  # the last of standard error, and the end as JSON
         self._incoming, self._outgoing = b"", b""  # what a side has not taken yet
-        self._pong = b""  # the answer to the latest ping
         self._channel = OUT  # of a message that continues
         self._over = threading.Event()
         for end in (self._ours, self._websocket.sock):
@@ -48,9 +47,9 @@ class PodExec:
     def describe_end(self) -> str:
         """Return its last words on standard error, or the reason of its end."""
         self._over.wait(END_S)
-        words = self._said.decode("utf-8", "replace").strip().splitlines()
+        words = self._said[ERRORS].decode("utf-8", "replace").strip().splitlines()
         with contextlib.suppress(ValueError, TypeError, LookupError, RecursionError):
-            words = words or [str(json.loads(self._status)["message"] or "")]
+            words = words or [str(json.loads(self._said[STATUS])["message"] or "")]
         return "; ".join(words[-2:])
 
     # --- the thread ---
@@ -62,8 +61,6 @@ class PodExec:
         with contextlib.suppress(OSError, WebSocketException):
             while True:
                 self._wait()
-                if not self._outgoing:
-                    self._outgoing, self._pong = self._pong, b""
                 if not self._outgoing:
                     self._take()
                 self._outgoing = _push(self._websocket.sock, self._outgoing)
@@ -109,16 +106,15 @@ class PodExec:
         if frame.opcode == ABNF.OPCODE_CLOSE:
             return False
         if frame.opcode == ABNF.OPCODE_PING:
-            self._pong = _make_frame(data, ABNF.OPCODE_PONG)
+            if len(self._outgoing) < 2 * PIECE_BYTES:  # else nobody reads
+                self._outgoing += _make_frame(data, ABNF.OPCODE_PONG)
         elif data and frame.opcode in (ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT, ABNF.OPCODE_CONT):
             if frame.opcode != ABNF.OPCODE_CONT:
                 self._channel, data = data[0], data[1:]
             if self._channel == OUT:
                 self._incoming = data
-            elif self._channel == SAID:
-                self._said = (self._said + data)[-SAID_BYTES:]
-            elif self._channel == STATUS:
-                self._status = (self._status + data)[:SAID_BYTES]
+            elif self._channel in self._said:
+                self._said[self._channel] = (self._said[self._channel] + data)[-SAID_BYTES:]
         return True
 
 

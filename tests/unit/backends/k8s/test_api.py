@@ -208,8 +208,9 @@ def test_endless_frames_fill_no_memory(hostile: Callable[[Any], Cluster]) -> Non
     assert over.wait(30)
     poll_until(opened._over.is_set, describe="the long frame ends the exec")
     os.close(opened.fd)
-    held = [opened._incoming, opened._outgoing, opened._pong, opened._said, opened._status]
+    held = [opened._incoming, *opened._said.values()]
     assert sum(map(len, held)) <= 2 * pod_exec.SAID_BYTES
+    assert len(opened._outgoing) <= 3 * pod_exec.PIECE_BYTES
 
 
 def test_silent_api_is_given_up(hostile: Callable[[Any], Cluster], monkeypatch: pytest.MonkeyPatch) -> None:
