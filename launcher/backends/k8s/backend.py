@@ -290,10 +290,10 @@ class K8sBackend(Backend):
             raise FileError(f"{node.name}: its machine does not answer")
         seen = self._pods.seen.get(node.name)
         pod = seen if seen and get_state(seen, "running") else None
-        answered, came_s = Answered(), time.monotonic()
+        answered, came_s, label = Answered(), time.monotonic(), f"{OF_JOB}={node.name.rpartition('-')[0]}"
         for _ in try_again(math.inf):
             try:
-                pod = pod or self._look_up(node.name)  # another one, after a restart
+                pod = pod or list_pods(self._cluster, label).get(node.name)  # another one, after a restart
                 if pod and get_state(pod, "running"):
                     for piece in answered.skip(self._answer(pod, words)):
                         yield piece
@@ -308,9 +308,6 @@ class K8sBackend(Backend):
                 if is_late or is_refused or self._cancelled.is_set():
                     raise
             pod = None
-
-    def _look_up(self, node: str) -> Object | None:
-        return list_pods(self._cluster, f"{OF_JOB}={node.rpartition('-')[0]}").get(node)
 
     def _answer(self, pod: Object, words: Sequence[str]) -> Iterator[bytes]:
         name, opened = pod["metadata"]["name"], self._start(pod, words)

@@ -127,7 +127,7 @@ def explain_pods(
             s for s in signs if re.fullmatch(one.reasons, s.reason) and re.search(one.message, s.message)
         ]
         if found:
-            return _describe(one, found, {_get_name(pod): pod for pod in pods})
+            return _describe(one, found, {pod["metadata"]["name"]: pod for pod in pods})
     return None
 
 
@@ -205,12 +205,12 @@ def _list_pod_signs(pods: Sequence[Object], suspended: Container[str]) -> Iterat
         deleted = {"reason": why} if "deletionTimestamp" in pod["metadata"] else None
         for said in filter(None, (*states, *conditions, status, deleted)):
             if "reason" in said:
-                yield _Sign("Pod", _get_name(pod), said["reason"], said.get("message", ""))
+                yield _Sign("Pod", pod["metadata"]["name"], said["reason"], said.get("message", ""))
 
 
 def _list_event_signs(pods: Sequence[Object], events: Sequence[Object]) -> Iterator[_Sign]:
     """Yield failures from events, without those that have passed since."""
-    known = {_get_name(pod): pod for pod in pods}
+    known = {pod["metadata"]["name"]: pod for pod in pods}
     come = {_cut_suffix(name) for name in known}
     for event in events:
         kind, name = (event["involvedObject"].get(key, "") for key in ("kind", "name"))
@@ -230,10 +230,6 @@ def _list_event_signs(pods: Sequence[Object], events: Sequence[Object]) -> Itera
 
 def _has_condition(pod: Object, kind: str, value: str) -> bool:
     return any((c["type"], c["status"]) == (kind, value) for c in pod["status"].get("conditions", ()))
-
-
-def _get_name(pod: Object) -> str:
-    return str(pod["metadata"]["name"])
 
 
 def _cut_suffix(pod: str) -> str:
