@@ -120,6 +120,22 @@ class Connector:
         connection.transport.set_keepalive(settings.keepalive_s)
         return connection
 
+    def start_boot(
+        self, connection: fabric.Connection, settings: HopSettings, booted: Boot, limit_s: float
+    ) -> ParamikoChannel:
+        """Boot `pslaunch.node` in a new session. Raises HostError, step "start" or "python"."""
+        deadline = Deadline(limit_s, self._cancel)
+        try:
+            session = connection.transport.open_session(timeout=deadline.get_left_s())
+            for name, value in settings.env:
+                session.set_environment_variable(name, value)
+            session.exec_command(COMMAND)
+        except (paramiko.SSHException, OSError, EOFError) as e:
+            raise HostError(settings.name, "start", str(e) or "the connection was closed") from None
+        channel = ParamikoChannel(session)
+        boot(channel, settings.name, booted, deadline)
+        return channel
+
     def _make_transport(self, settings: HopSettings, sock: Any, **kwargs: Any) -> paramiko.Transport:
         """Return a transport with the user's algorithms, which `give_up` aborts."""
         transport = paramiko.Transport(sock, **kwargs)
@@ -231,19 +247,3 @@ def open_proxy(command: str, tail: Tail) -> tuple[socket.socket, subprocess.Pope
     said = keep_tail(process.stderr, tail)
     threading.Thread(target=process.wait, name="ssh-proxy", daemon=True).start()
     return ours, process, said
-
-
-def boot_by_paramiko(
-    connection: fabric.Connection, settings: HopSettings, booted: Boot, deadline: Deadline
-) -> ParamikoChannel:
-    """Boot `pslaunch.node` in a new session of a connection. Raises HostError, step "start" or "python"."""
-    try:
-        session = connection.transport.open_session(timeout=deadline.get_left_s())
-        for name, value in settings.env:
-            session.set_environment_variable(name, value)
-        session.exec_command(COMMAND)
-    except (paramiko.SSHException, OSError, EOFError) as e:
-        raise HostError(settings.name, "start", str(e) or "the connection was closed") from None
-    channel = ParamikoChannel(session)
-    boot(channel, settings.name, booted, deadline)
-    return channel

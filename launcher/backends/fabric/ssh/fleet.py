@@ -15,7 +15,7 @@ from ....errors import HostError, HostRightsError
 from ....node.line.beats import keep_beating
 from ....ship.zipapp import make_zipapp
 from . import binary, hostkeys
-from .attempt import Deadline, RefusedError
+from .attempt import RefusedError
 from .boot import Boot, make_boot
 from .channel import Channel
 from .questions import Askpass
@@ -114,24 +114,27 @@ class Fleet:
     ) -> Channel | HostError:
         try:
             channel = self._open(route.result(), argv)
+            self._keep(host.name, channel.close)
         except HostError as e:
             kind = HostRightsError if e.step == "authenticate" else HostError
             detail = e.detail if e.host == host.name else f"jump host {e.host}: {e.detail}"
             return kind(host.name, e.step, detail)
         except OSError as e:  # remote errors are HostErrors by now
             return HostError(host.name, "start", f"on this machine: {e.strerror or e}")
+        self.channels.append(channel)
+        beaten(channel.write_fd)
+        return channel
+
+    def _keep(self, name: str, close: Callable[[], None]) -> None:
+        """Let `close` close what was opened to a host. Raises HostError if all is closed already."""
         with self._lock:
             if not self._closed:
-                self.channels.append(channel)
-                self._at_end.callback(channel.close)
-                beaten(channel.write_fd)
-                return channel
-        channel.close()
-        return HostError(host.name, "connect", "the job is being ended")
+                self._at_end.callback(close)
+                return
+        close()
+        raise HostError(name, "connect", "the job is being ended")
 
     def _open(self, route: Route, argv: Sequence[str]) -> Channel:
-        from . import connect
-
         assert self._shared is not None
         booted = make_boot(argv, self._reach.agent_python)
         if any(hop.only_ssh for hop in route) or self._has_authority(route):
@@ -145,8 +148,7 @@ class Fleet:
                 return self._start_binary(route, booted)
             except HostError as e:
                 raise HostError(e.host, e.step, f"{e.detail} (paramiko: {refused.detail})") from None
-        deadline = Deadline(self._reach.connect_timeout_s, self._cancel)
-        return connect.boot_by_paramiko(connection, route[-1], booted, deadline)
+        return self._shared.start_boot(connection, route[-1], booted, self._reach.connect_timeout_s)
 
     def _start_binary(self, route: Route, booted: Boot) -> Channel:
         assert self._config.ssh is not None
@@ -188,13 +190,8 @@ class Fleet:
             via = self._get_connection(hops[:-1]) if len(hops) > 1 else None
             with self._get_door(hops[:-1], hops[-1]):
                 connection = self._shared.connect(hops[-1], via, self._reach.connect_timeout_s)
-            with self._lock:
-                if not self._closed:
-                    self._at_end.callback(connection.client.close)
-                    future.set_result(connection)
-                    return
-            connection.client.close()
-            raise HostError(hops[-1].name, "connect", "the job is being ended")
+            self._keep(hops[-1].name, connection.client.close)
+            future.set_result(connection)
         except BaseException as e:
             with self._lock:
                 self._connections.pop(hops, None)
