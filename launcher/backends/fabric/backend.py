@@ -44,7 +44,7 @@ class FabricBackend(Backend):
         return self._reach
 
     def open_head_line(self, record: Mapping[str, Any]) -> Line:
-        return _make_line(self._run(self._reach.hosts[0], ["relay", str(record["socket"])]))
+        return self._run(self._reach.hosts[0], ["relay", str(record["socket"])]).line
 
     def read_records(self) -> Iterator[bytes]:
         return self._answer(self._reach.hosts[0], ["records"])
@@ -96,14 +96,10 @@ class FabricBackend(Backend):
         argv = ["keeper", str(limits.lost_after_s), str(limits.grace_s), mode]
         hosts = [self._reach.hosts[node.id] for node in nodes]
         opened = self._fleet.open(hosts, argv, wire.BEAT)
-        return [c if isinstance(c, HostError) else _make_line(c) for c in opened]
+        return [c if isinstance(c, HostError) else c.line for c in opened]
 
     def _run(self, host: Host, argv: Sequence[str]) -> Channel:
         opened = self._fleet.open([host], argv)[0]
         if isinstance(opened, HostError):
             raise opened
         return opened
-
-
-def _make_line(channel: Channel) -> Line:
-    return Line(channel.read_fd, channel.write_fd, channel.describe_end)

@@ -90,8 +90,7 @@ def boot(channel: Channel, name: str, booted: Boot, deadline: Deadline) -> None:
     error = _make_start_error(name, failed, channel.wait(BOOT_END_S), channel)
     channel.abort()
     writer.join(STDERR_S)  # bounded: a process left behind may hold the pipes open
-    for fd in (channel.read_fd, channel.write_fd):
-        os.close(fd)
+    channel.line.close()
     raise error
 
 

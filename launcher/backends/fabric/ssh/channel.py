@@ -8,10 +8,11 @@ import os
 import subprocess
 import threading
 from abc import ABC, abstractmethod
-from typing import IO, Any
+from collections.abc import Callable
+from typing import Any
 
 from ....node.procs import write_all
-from ...lines import choose_last_words
+from ...lines import Line, choose_last_words
 
 TAIL_BYTES = 4000
 _PIECE_BYTES = 64 * 1024
@@ -22,13 +23,27 @@ STDERR_S = 1.0  # to read the last output of an ended process
 
 
 class Tail:
-    """The last bytes of the remote stderr; one thread adds them."""
+    """The last bytes of a stderr, which a thread reads."""
 
     def __init__(self) -> None:
-        self._data = b""
+        self._data, self._thread = b"", threading.Thread()
 
-    def add(self, data: bytes) -> None:
-        self._data = (self._data + data)[-TAIL_BYTES:]
+    def follow(self, read: Callable[[int], bytes], close: Callable[[], object] = lambda: None) -> None:
+        """Read to the end, and then close."""
+
+        def run() -> None:
+            with contextlib.suppress(OSError, EOFError):
+                while data := read(_PIECE_BYTES):
+                    self._data = (self._data + data)[-TAIL_BYTES:]
+            close()
+
+        self._thread = threading.Thread(target=run, name="ssh-stderr", daemon=True)
+        self._thread.start()
+
+    def wait(self, limit_s: float | None = None) -> None:
+        """Wait for the end of what is read, if anything is."""
+        if self._thread.is_alive():
+            self._thread.join(limit_s)
 
     def get_text(self) -> str:
         return self._data.decode("utf-8", "replace").strip()
@@ -38,13 +53,14 @@ class Tail:
 
 
 class Channel(ABC):
-    """A line to the agent on a host. The caller closes the descriptors.
+    """A line to the agent on a host. The caller closes its descriptors.
 
     When both are closed, or this process dies, the line closes on the host too.
     """
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self.read_fd, self.write_fd, self.tail = read_fd, write_fd, Tail()
+        self.line = Line(read_fd, write_fd, self.describe_end)
         self.over = threading.Event()  # set when no more data will come
         self.status: int | None = None  # exit code, 128+n after a signal; None if unknown
 
@@ -80,11 +96,9 @@ class ParamikoChannel(Channel):
         for fd in (self._inward, self._outward):
             with contextlib.suppress(OSError, AttributeError):
                 fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        works = (self._send, self._receive, self._keep_errors)
-        threads = [threading.Thread(target=work, name="ssh-copy", daemon=True) for work in works]
-        self._said = threads[-1]
-        for thread in threads:
-            thread.start()
+        self.tail.follow(session.recv_stderr)
+        for work in (self._send, self._receive):
+            threading.Thread(target=work, name="ssh-copy", daemon=True).start()
 
     def _send(self) -> None:
         with contextlib.suppress(OSError, EOFError):  # the receiving thread reports the cause
@@ -100,15 +114,10 @@ class ParamikoChannel(Channel):
                 with contextlib.suppress(OSError):  # nobody reads it; the sender must not block
                     write_all(self._inward, data)
         os.close(self._inward)
-        self._said.join()
+        self.tail.wait()
         status: int = self._session.recv_exit_status()
         self.status = status if status >= 0 else None  # -1: connection cut, or ended by a signal
         self.over.set()
-
-    def _keep_errors(self) -> None:
-        with contextlib.suppress(OSError, EOFError):
-            while data := self._session.recv_stderr(_PIECE_BYTES):
-                self.tail.add(data)
 
     def close(self) -> None:
         with contextlib.suppress(Exception):
@@ -121,13 +130,14 @@ class BinaryChannel(Channel):
         super().__init__(os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno()))
         process.stdin.close()
         process.stdout.close()
-        self._process, self._said = process, keep_tail(process.stderr, self.tail)
+        self._process = process
+        self.tail.follow(process.stderr.read, process.stderr.close)
         threading.Thread(target=self._wait, name="ssh-wait", daemon=True).start()
 
     def _wait(self) -> None:
         code = self._process.wait()
         self.status = 128 - code if code < 0 else code
-        self._said.join(STDERR_S)  # bounded: a process left behind may hold stderr open
+        self.tail.wait(STDERR_S)  # bounded: a process left behind may hold stderr open
         self.over.set()
 
     def close(self) -> None:
@@ -137,16 +147,3 @@ class BinaryChannel(Channel):
     def abort(self) -> None:
         with contextlib.suppress(OSError):
             self._process.kill()
-
-
-def keep_tail(stream: IO[bytes], tail: Tail) -> threading.Thread:
-    """Start a thread that reads a stream to its end and keeps the tail."""
-
-    def read() -> None:
-        with stream:
-            while data := os.read(stream.fileno(), _PIECE_BYTES):
-                tail.add(data)
-
-    thread = threading.Thread(target=read, name="ssh-stderr", daemon=True)
-    thread.start()
-    return thread

@@ -28,7 +28,7 @@ from ....errors import HostError
 from . import hostkeys
 from .attempt import SLICE_S, BusyError, Deadline, RefusedError, boot
 from .boot import COMMAND, Boot
-from .channel import STDERR_S, ParamikoChannel, Tail, keep_tail
+from .channel import STDERR_S, ParamikoChannel, Tail
 from .proof import Passphrases, Proof
 from .settings import HopSettings
 
@@ -89,9 +89,9 @@ class Connector:
             "compress": settings.compression,
             "transport_factory": functools.partial(self._make_transport, settings),
         }
-        proxy, said = Tail(), None
+        proxy = Tail()
         if settings.proxy_command:
-            kwargs["sock"], process, said = open_proxy(settings.proxy_command, proxy)
+            kwargs["sock"], process = open_proxy(settings.proxy_command, proxy)
             self._proxies.append(process)
         elif via is None:
             kwargs["sock"] = open_socket(settings, deadline)
@@ -114,8 +114,7 @@ class Connector:
             connection.client.close()
             if "sock" in kwargs:
                 kwargs["sock"].close()
-            if said:
-                said.join(STDERR_S)
+            proxy.wait(STDERR_S)
             raise _make_error(settings, e, deadline, proxy.get_last_words()) from None
         connection.transport.set_keepalive(settings.keepalive_s)
         return connection
@@ -233,17 +232,14 @@ def _connect(sock: socket.socket, address: Any, deadline: Deadline, limit_s: flo
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def open_proxy(command: str, tail: Tail) -> tuple[socket.socket, subprocess.Popen[bytes], threading.Thread]:
-    """Start a ProxyCommand as ssh does: by the shell, with the connection as stdin and stdout.
-
-    The thread adds its stderr to `tail`, to its end.
-    """
+def open_proxy(command: str, tail: Tail) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """Start a ProxyCommand as ssh does: by the shell, with the connection as stdin and stdout."""
     ours, theirs = socket.socketpair()
     with theirs:
         fd, pipe = theirs.fileno(), subprocess.PIPE
         argv = ["/bin/sh", "-c", f"exec {command}"]
-        process = subprocess.Popen(argv, stdin=fd, stdout=fd, stderr=pipe, start_new_session=True)
+        process = subprocess.Popen(argv, stdin=fd, stdout=fd, stderr=pipe, bufsize=0, start_new_session=True)
     assert process.stderr is not None
-    said = keep_tail(process.stderr, tail)
+    tail.follow(process.stderr.read, process.stderr.close)
     threading.Thread(target=process.wait, name="ssh-proxy", daemon=True).start()
-    return ours, process, said
+    return ours, process
