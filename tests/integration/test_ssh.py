@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -22,6 +23,7 @@ from pslaunch.backends.fabric.ssh.connect import Connector
 from pslaunch.backends.fabric.ssh.fleet import Fleet
 from pslaunch.errors import HostError
 from pslaunch.options.hosts import Host
+from support.process import poll_until
 from support.sshd import (
     KEEPER,
     Client,
@@ -183,6 +185,28 @@ def test_the_end_of_a_job_does_not_wait_for_hosts_that_say_nothing(
         ending.start()
         took_s, (channel,) = timed(lambda: one.open(hosts("silent"), KEEPER))
         opened.set()
+        ending.join()
+    assert isinstance(channel, HostError)
+    assert took_s < 5
+
+
+def test_the_end_of_a_job_does_not_wait_for_a_connection(client: Client, fleet: Callable[..., Fleet]) -> None:
+    """The host takes no more connections: its queue of them is full."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as at_end:
+        for _ in range(3):
+            other = at_end.enter_context(socket.socket())
+            other.setblocking(False)
+            other.connect_ex(full.getsockname())
+        client.configure(f"Host full\n  Port {full.getsockname()[1]}")
+        one = fleet(reaching(connect_timeout_s=60.0))
+
+        def end() -> None:
+            poll_until(lambda: one._shared and [*one._shared._opening], describe="it does not connect")
+            one.close()
+
+        ending = threading.Thread(target=end)
+        ending.start()
+        took_s, (channel,) = timed(lambda: one.open(hosts("full"), KEEPER))
         ending.join()
     assert isinstance(channel, HostError)
     assert took_s < 5

@@ -6,16 +6,13 @@ Every error is a HostError that names its step; after a RefusedError the ssh bin
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import logging
 import os
-import select
 import signal
 import socket
 import subprocess
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -26,7 +23,7 @@ import paramiko
 
 from ....errors import HostError
 from . import hostkeys
-from .attempt import SLICE_S, BusyError, Deadline, RefusedError, boot
+from .attempt import BusyError, Deadline, RefusedError, boot
 from .boot import COMMAND, Boot
 from .channel import STDERR_S, ParamikoChannel, Tail
 from .proof import Passphrases, Proof
@@ -46,17 +43,16 @@ class Connector:
         self._host_keys, self._passphrases = hostkeys.HostKeyChecker(ask), Passphrases(ask)
         self._cancel = cancel
         self._lock = threading.Lock()
-        self._transports = weakref.WeakSet[paramiko.Transport]()
+        self._opening = weakref.WeakSet[Any]()  # sockets, and channels through jump hosts
         self._proxies: list[subprocess.Popen[bytes]] = []
 
     def give_up(self) -> None:
         """Abort attempts in progress."""
         with self._lock:
             self._cancel.set()
-            for transport in self._transports:
+            for sock in self._opening:
                 with contextlib.suppress(Exception):
-                    if not transport.is_authenticated():
-                        transport.sock.shutdown(socket.SHUT_RDWR)  # works before its thread reads, too
+                    sock.shutdown(socket.SHUT_RDWR)  # also while it connects
 
     def end_proxies(self) -> None:
         """End ProxyCommands as ssh does; some ignore a closed connection."""
@@ -94,7 +90,7 @@ class Connector:
             kwargs["sock"], process = open_proxy(settings.proxy_command, proxy)
             self._proxies.append(process)
         elif via is None:
-            kwargs["sock"] = open_socket(settings, deadline)
+            kwargs["sock"] = self._open_socket(settings, deadline)
         else:
             via.transport.channel_timeout = deadline.get_left_s()
         connection = fabric.Connection(
@@ -116,6 +112,8 @@ class Connector:
                 kwargs["sock"].close()
             proxy.wait(STDERR_S)
             raise _make_error(settings, e, deadline, proxy.get_last_words()) from None
+        with self._lock:
+            self._opening.discard(connection.transport.sock)
         connection.transport.set_keepalive(settings.keepalive_s)
         return connection
 
@@ -139,11 +137,40 @@ class Connector:
         """Return a transport with the user's algorithms, which `give_up` aborts."""
         transport = paramiko.Transport(sock, **kwargs)
         _choose_algorithms(transport.get_security_options(), settings)
+        self._watch(sock)
+        return transport
+
+    def _watch(self, sock: Any) -> None:
+        """Let `give_up` end what is being opened. Raises ConnectionAbortedError after that."""
         with self._lock:
             if self._cancel.is_set():
-                raise EOFError("the job is being ended")
-            self._transports.add(transport)
-        return transport
+                raise ConnectionAbortedError(0, "the job is being ended")
+            self._opening.add(sock)
+
+    def _open_socket(self, settings: HopSettings, deadline: Deadline) -> socket.socket:
+        """Connect by TCP to the first address that answers."""
+        family = FAMILIES.get(settings.family, socket.AF_UNSPEC)
+        try:
+            found = socket.getaddrinfo(settings.hostname, settings.port, family, socket.SOCK_STREAM)
+        except socket.gaierror as e:
+            raise HostError(settings.name, "resolve", f"{settings.hostname}: {e.strerror}") from None
+        errors: list[str] = []
+        for i, (kind, _, _, _, address) in enumerate(found):
+            sock = _PromptSocket(kind, socket.SOCK_STREAM)
+            try:
+                self._watch(sock)
+                if settings.bind_address:
+                    sock.bind((settings.bind_address, 0))
+                sock.settimeout(deadline.get_left_s() / (len(found) - i))
+                sock.connect(address)
+                sock.settimeout(None)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return sock
+            except OSError as e:
+                sock.close()
+                words = e.strerror or f"no answer within {deadline.limit_s:g} s"
+                errors.append(f"{address[0]} port {settings.port}: {words}")
+        raise HostError(settings.name, "connect", "; ".join(dict.fromkeys(errors)))
 
 
 def _make_error(settings: HopSettings, e: BaseException, deadline: Deadline, proxy: str) -> BaseException:
@@ -190,46 +217,6 @@ class _PromptSocket(socket.socket):
         data = super().recv(bufsize, flags)
         self.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         return data
-
-
-def open_socket(settings: HopSettings, deadline: Deadline) -> socket.socket:
-    """Connect by TCP to the first address that answers."""
-    family = FAMILIES.get(settings.family, socket.AF_UNSPEC)
-    try:
-        found = socket.getaddrinfo(settings.hostname, settings.port, family, socket.SOCK_STREAM)
-    except socket.gaierror as e:
-        raise HostError(settings.name, "resolve", f"{settings.hostname}: {e.strerror}") from None
-    errors: list[str] = []
-    for i, (kind, _, _, _, address) in enumerate(found):
-        sock = _PromptSocket(kind, socket.SOCK_STREAM)
-        try:
-            if settings.bind_address:
-                sock.bind((settings.bind_address, 0))
-            _connect(sock, address, deadline, deadline.get_left_s() / (len(found) - i))
-            return sock
-        except OSError as e:
-            sock.close()
-            words = e.strerror or f"no answer within {deadline.limit_s:g} s"
-            errors.append(f"{address[0]} port {settings.port}: {words}")
-    raise HostError(settings.name, "connect", "; ".join(dict.fromkeys(errors)))
-
-
-def _connect(sock: socket.socket, address: Any, deadline: Deadline, limit_s: float) -> None:
-    """Connect a socket. Raises OSError; TimeoutError after the limit."""
-    sock.setblocking(False)
-    error = sock.connect_ex(address)
-    end_s = time.monotonic() + limit_s
-    while error == errno.EINPROGRESS:
-        if deadline.is_over or time.monotonic() >= end_s:
-            raise TimeoutError
-        poll = select.poll()
-        poll.register(sock, select.POLLOUT)
-        if poll.poll(SLICE_S * 1000):
-            error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    if error:
-        raise OSError(error, os.strerror(error))
-    sock.setblocking(True)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def open_proxy(command: str, tail: Tail) -> tuple[socket.socket, subprocess.Popen[bytes]]:
