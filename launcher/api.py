@@ -233,7 +233,8 @@ def launch(
 
     Raises PslaunchError if the command line is wrong; nothing was started. Notes go to standard error.
     """
-    from .backends.registry import find_face, find_owners, get_options, read_command
+    from .backends.gather import read_command
+    from .backends.registry import find_face, find_owners, get_options
     from .options.args import split_command_line
 
     face = find_face(backend)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, cast
 import typer
 
 from .backends.face import CHECK, CommandLine, Face
-from .backends.registry import OWN, find_added, find_face, find_owners, read_command
+from .backends.registry import OWN, find_added, find_face, find_owners
 from .errors import PslaunchError, SpecError
 from .node import codes
 from .node.logs import clean_lines
@@ -81,6 +81,8 @@ class JobCommand(RowCommand):
         split = split_command_line(words, self.options, find_owners, face.list_refused())
         if "help" in split.ours:
             print_help(ctx)
+        from .backends.gather import read_command
+
         line, spec = read_command(face, command, split, tell)
         if command == CHECK:
             return face.check(line, spec)

@@ -6,18 +6,14 @@ import functools
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
 from ..errors import SpecError
 
 if TYPE_CHECKING:
-    from ..options.args import Split
     from ..options.options import Option
-    from ..options.sources import Given
-    from ..options.spec import JobSpec
-    from .face import CommandLine, Face
+    from .face import Face
 
 GROUP = "pslaunch.backends"  # of entry points
 OWN = ("local", "fabric", "mpi", "slurm", "k8s")  # folders beside this file, each with its FACE
@@ -84,35 +80,3 @@ def get_options(name: str) -> dict[str, Option]:
 def find_owners(option: str) -> list[str]:
     """Return the names of the backends that have an option."""
     return [name for name in list_names() if option in get_options(name)]
-
-
-def gather_given(name: str, split: Split, cwd: Path, environ: Mapping[str, str] = {}) -> Given:
-    """Return all values for a job of this backend, as `read_sources` does. Raises SpecError."""
-    from ..options.options import Tables
-    from ..options.sources import read_sources
-
-    faces = [find_face(each) for each in dict.fromkeys((*OWN, name))]
-    readers = {face.file: face.read_file for face in faces if face.file}
-    return read_sources(name, split, cwd, Tables(get_options, OWN, find_added, readers), environ)
-
-
-def read_command(
-    face: Face, command: str, split: Split, tell: Callable[[str], None]
-) -> tuple[CommandLine, JobSpec]:
-    """Return a command line with what files add, and its job; `tell` takes notes. Raises PslaunchError."""
-    from ..options.detect import check_needs, check_syntax
-    from ..options.spec import list_notes
-    from .face import CommandLine
-
-    cwd = Path.cwd()
-    if split.program in OWN and not (cwd / split.program).exists():
-        raise SpecError(f"pslaunch {face.name} and {split.program} are two commands; give one of them")
-    given = gather_given(face.name, split, cwd, os.environ)
-    line = CommandLine(command, given, split, cwd, os.environ, sys.stdout, tell)
-    spec = face.make_spec(line)
-    if spec.is_here:
-        check_needs(spec.workspace, spec.program, spec.site.package)
-        check_syntax(spec.workspace / spec.program, spec.python, is_remote=spec.site.remote)
-    for text in list_notes(spec, given, split):
-        tell(text)
-    return line, spec

@@ -6,15 +6,14 @@ docs/options.md use the whole. `--help` imports it: keep it light.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from pslaunch.runtime.shared import env
 from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_TIMEOUT_S
 
 from ..node.job import Limits, Plan
-from .kinds import Choice, Flag, Number, OptionKind, Seconds, SourceValues, Text, Truth
+from .kinds import Choice, Flag, Number, OptionKind, Seconds, Text, Truth
 
 MAX_PROCESSES: Final = 4096  # of one role
 MAX_THREADS: Final = 1024
@@ -71,16 +70,6 @@ class Option(NamedTuple):
         if isinstance(self.kind, Flag):
             return "off"
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
-
-
-class Tables(NamedTuple):
-    """All options that files may give."""
-
-    get_options: Callable[[str], Mapping[str, Option]]  # of a backend, by name
-    names: Sequence[str]  # of backends
-    list_added: Callable[[], Iterable[str]]  # names of further backends; slow
-    # By the option that names a file: its reader, of path, name, and a function for lines to the user.
-    readers: Mapping[str, Callable[[Path, str, Callable[[str], None]], SourceValues]]
 
 
 def make_flag(name: str, text: str, aliases: tuple[str, ...] = (), needs: tuple[Need, ...] = ()) -> Option:

@@ -11,14 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pslaunch.runtime.shared.env import OPTION_PREFIX, get_init_var
-
 from ..errors import SpecError
-from .args import Split
 from .kinds import SourceValues, Value
-from .options import TRAINER, Option, Tables
+from .options import TRAINER, Option
 
-SETTINGS: Final = "pslaunch.toml"
 # If a higher source gives one of these, lower sources can't give another.
 EITHER: Final = (frozenset({"job_workspace", "job_dispatch_package"}), frozenset({"hosts", "hostfile"}))
 
@@ -61,45 +57,7 @@ class Given:
         return bool(self.read(name))
 
 
-def read_sources(
-    backend: str, split: Split, cwd: Path, tables: Tables, environ: Mapping[str, str] = {}
-) -> Given:
-    """Return all values for a job of this backend, with those of variables and files in `cwd`.
-
-    Raises SpecError.
-    """
-    layers, files, left_out = [split.ours], list[str](), list[str]()
-    known = tables.get_options(backend)
-    # Readers of what most jobs lack take 5 ms to import.
-    if any(name.startswith(OPTION_PREFIX) for name in environ):
-        from .toml_file import read_variables
-
-        of_shell = read_variables(environ, backend, tables)
-        layers.append(of_shell)
-        files += [OPTION_PREFIX + name.upper() for name in of_shell]
-    if (cwd / SETTINGS).exists():
-        from .toml_file import read_settings
-
-        layers += read_settings(cwd / SETTINGS, backend, tables)
-        files.append(SETTINGS)
-    for option in [option for option in known.values() if option.name in tables.readers]:
-        named, unnamed = merge_layers(layers).get(option.name), str(option.default or "")
-        if named or (unnamed and (cwd / unnamed).exists()):
-            name = named[0].text if named else unnamed
-            if not (named and named[0].on_line):
-                _refuse_foreign(cwd / name, name, f"--{option.name}={name}")
-            found = tables.readers[option.name](cwd / name, name, left_out.append)
-            layers.append({k: v for k, v in found.items() if k in known})
-            files.append(name)
-    values = merge_layers(layers)
-    given = Given(known, values, tuple(files), tuple(left_out))
-    # A flag of the trainer overrules variables of files.
-    said = {get_init_var(name) for name in given.trainer_flags}
-    values["env"] = [v for v in values.get("env", ()) if v.on_line or _get_variable(v) not in said]
-    return given
-
-
-def _refuse_foreign(path: Path, name: str, named: str) -> None:
+def refuse_foreign_file(path: Path, name: str, named: str) -> None:
     """Raise SpecError for a file to be executed that another user owns or can write, root excepted."""
     with contextlib.suppress(OSError):  # its reader says so
         state, private = path.stat(), False
@@ -116,14 +74,14 @@ def merge_layers(layers: Iterable[SourceValues]) -> dict[str, Sequence[Value]]:
     merged: dict[str, Sequence[Value]] = {}
     for layer in layers:
         settled = frozenset[str]().union(*(names for names in EITHER if names & merged.keys()))
-        known = {_get_variable(value) for value in merged.get("env", ())}
+        known = {get_variable(value) for value in merged.get("env", ())}
         for name, values in layer.items():
             if name == "env":
-                merged[name] = [*merged.get(name, ()), *(v for v in values if _get_variable(v) not in known)]
+                merged[name] = [*merged.get(name, ()), *(v for v in values if get_variable(v) not in known)]
             elif name not in merged and name not in settled:
                 merged[name] = values
     return merged
 
 
-def _get_variable(value: Value) -> str:
+def get_variable(value: Value) -> str:
     return value.text.partition("=")[0]

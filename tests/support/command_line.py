@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pslaunch.backends.face import CommandLine
-from pslaunch.backends.registry import find_face, gather_given, get_options
+from pslaunch.backends.gather import gather_given
+from pslaunch.backends.registry import find_face, get_options
 from pslaunch.options.args import split_command_line
 from pslaunch.options.spec import JobSpec
 

@@ -20,8 +20,8 @@ from ...options.options import DEFAULT
 from ...options.sources import Given
 from ...options.spec import Elsewhere, JobSpec, Site
 from ..face import CommandLine
+from ..gather import gather_given
 from ..hosts_spec import make_hosts_spec
-from ..registry import gather_given
 
 
 class FabricReach(NamedTuple):

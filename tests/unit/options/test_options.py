@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from pslaunch.backends import gather, registry
 from pslaunch.errors import SpecError
 from pslaunch.options.args import split_command_line
 from pslaunch.options.kinds import Number, Text
-from pslaunch.options.options import COMMON, GIVEN, Need, Option, Tables, join_rows, make_flag
-from pslaunch.options.sources import read_sources
+from pslaunch.options.options import COMMON, GIVEN, Need, Option, join_rows, make_flag
 from pslaunch.options.spec import refuse_unmet
 
 ROWS = (
@@ -27,13 +27,16 @@ Seen = dict[str, Any]
 
 
 @pytest.fixture
-def seen(tmp_path: Path) -> Callable[..., Seen]:
+def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Seen]:
     """Read a command line with these rows: what was given."""
     rows = {row.name: row for row in join_rows(ROWS, COMMON)}
+    monkeypatch.setattr(registry, "OWN", ("local",))
+    for module in (registry, gather):
+        monkeypatch.setattr(module, "get_options", lambda _name: rows)
 
     def run(*words: str) -> Seen:
         split = split_command_line(words, rows)
-        given = read_sources("made", split, tmp_path, Tables(lambda _name: rows, ["made"], tuple, {}))
+        given = gather.gather_given("local", split, tmp_path)
         refuse_unmet(given)
         names = ("worker_num", "hostfile", "mca")
         found: Seen = {n: [rows[n].kind.read(v.text, v.label) for v in given.get_all(n)] for n in names}
@@ -71,9 +74,9 @@ def test_values_that_do_not_fit_a_row_are_reported(
 
 def test_several_values_are_a_list_in_a_file(seen: Callable[..., Seen], tmp_path: Path) -> None:
     file = tmp_path / "pslaunch.toml"
-    file.write_text('[made]\nmca = [["btl", "tcp,self"], ["a", "b c"]]\n')
+    file.write_text('[local]\nmca = [["btl", "tcp,self"], ["a", "b c"]]\n')
     assert seen()["mca"] == ["btl tcp,self", "a b c"]
-    file.write_text('[made]\nmca = [["btl"]]\n')
+    file.write_text('[local]\nmca = [["btl"]]\n')
     with pytest.raises(SpecError, match="expected a list of 2 texts, or several in a list"):
         seen()
 

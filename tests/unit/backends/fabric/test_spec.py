@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from pslaunch.backends.fabric.spec import FabricReach, make_fabric_spec
-from pslaunch.backends.registry import OWN, find_face, get_options, read_command
+from pslaunch.backends.gather import read_command
+from pslaunch.backends.registry import OWN, find_face, get_options
 from pslaunch.errors import SpecError
 from pslaunch.node.job import Count, Node, Package, Plan
 from pslaunch.options.detect import check_needs

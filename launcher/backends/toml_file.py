@@ -10,22 +10,23 @@ from typing import Any
 from pslaunch.runtime.shared.env import OPTION_PREFIX, suggest
 
 from ..errors import SpecError
-from .args import NEAR
-from .foreign import explain_foreign
-from .kinds import SourceValues, Value, format_value, to_plain_text, to_text
-from .options import TRAINER, Option, Tables
+from ..options.args import NEAR
+from ..options.foreign import explain_foreign
+from ..options.kinds import SourceValues, Value, format_value, to_plain_text, to_text
+from ..options.options import TRAINER, Option
+from . import registry
 
 
-def read_settings(path: Path, backend: str, tables: Tables) -> tuple[SourceValues, SourceValues]:
+def read_settings(path: Path, backend: str) -> tuple[SourceValues, SourceValues]:
     """Return the values of the backend's section, and the values for all.
 
     Raises SpecError, also for errors in another backend's section.
     """
     data = _load(path)
-    names = list(dict.fromkeys([*tables.names, backend]))
+    names = list(dict.fromkeys([*registry.OWN, backend]))
     if any(isinstance(value, dict) and key not in (*names, "env") for key, value in data.items()):
-        names += [name for name in tables.list_added() if name not in names]
-    of = {name: _list_known(name, tables) for name in names if name in tables.names or name in data}
+        names += [name for name in registry.find_added() if name not in names]
+    of = {name: _list_known(name) for name in names if name in registry.OWN or name in data}
     everywhere = {key: option for options in reversed(of.values()) for key, option in options.items()}
     top = {key: value for key, value in data.items() if key not in names}
     values = _read_table(top, everywhere, f"{path.name}: ", [*everywhere, *names])
@@ -37,17 +38,17 @@ def read_settings(path: Path, backend: str, tables: Tables) -> tuple[SourceValue
     return sections[backend], {name: v for name, v in values.items() if name in of[backend]}
 
 
-def _list_known(backend: str, tables: Tables) -> Mapping[str, Option]:
-    return {**tables.get_options(backend), **TRAINER}
+def _list_known(backend: str) -> Mapping[str, Option]:
+    return {**registry.get_options(backend), **TRAINER}
 
 
-def read_variables(environ: Mapping[str, str], backend: str, tables: Tables) -> SourceValues:
+def read_variables(environ: Mapping[str, str], backend: str) -> SourceValues:
     """Return the values of PSLAUNCH_OPT_<NAME> for the backend.
 
     Lists are written as in pslaunch.toml. Raises SpecError.
     """
-    own, values = _list_known(backend, tables), dict[str, Sequence[Value]]()
-    known = {key for name in tables.names for key in tables.get_options(name)} | own.keys()
+    own, values = _list_known(backend), dict[str, Sequence[Value]]()
+    known = {key for name in registry.OWN for key in registry.get_options(name)} | own.keys()
     for variable in [name for name in environ if name.startswith(OPTION_PREFIX)]:
         name, text = variable.removeprefix(OPTION_PREFIX).lower(), environ[variable]
         if variable != OPTION_PREFIX + name.upper() or name not in known:
