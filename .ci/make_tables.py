@@ -21,9 +21,7 @@ from pslaunch.runtime.shared import env
 ROOT: Final = Path(__file__).parents[1]
 NAMES: Final = "api architecture from_others modules optimizers options"
 PAGES: Final = tuple(ROOT / "docs" / f"{name}.md" for name in NAMES.split())
-COMMANDS: Final[Mapping[str, Any]] = {
-    name: cli.app.get_command(None, name) for name in cli.app.list_commands(None)
-}
+COMMANDS: Final[Mapping[str, Any]] = {name: cli.app.get_command(name) for name in cli.app.list_commands()}
 NONE: Final = "\N{EN DASH}"
 # Tables of options that several commands share, with these commands; the wider ones first.
 SHARED: Final = {

@@ -80,7 +80,7 @@ class JobCommand(RowCommand):
             raise SpecError(f"pslaunch {face.name} has no hosts to check; with --dry_run it prints its plan")
         split = split_command_line(words, self.options, find_owners, face.list_refused())
         if "help" in split.ours:
-            print_help(ctx)
+            return print_help(ctx)
         from .backends.gather import read_command
 
         line, spec = read_command(face, command, split, tell)
@@ -172,7 +172,7 @@ class PlainCommand(RowCommand):
         # Other packages are looked for only if an option is unknown.
         ours, found = split_plain_line(words, self.options, lambda: self._list_places(find_added()))
         if "help" in ours:
-            print_help(ctx)
+            return print_help(ctx)
         self._check_number(found, f"usage: {ctx.command_path} {self.options_metavar}")
         given = Given(self.options, ours)
         values = {"as_json" if name == "json" else name: given.read(name) for name in self._plain.options}
@@ -235,7 +235,7 @@ def show_help(*words: str, out: TextIO) -> None:
             typer.echo(f"  {name:16} {read_title(page)}")
     elif len(words) == 1 and words[0] in pages:
         show_page(pages[words[0]], out)
-    elif words[0] not in MEANT and words[0] not in (commands := app.list_commands(None)):
+    elif words[0] not in MEANT and words[0] not in (commands := app.list_commands()):
         meant = suggest(words[0], [*pages, *commands])
         raise SpecError(f"no page or command {words[0]!r}{meant}; pages: {', '.join(pages)}")
     else:

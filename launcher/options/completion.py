@@ -33,20 +33,20 @@ def answer_shell(app: Any, asked: str) -> int:
     return int(completion.shell_complete(app, {}, app.name, "_PSLAUNCH_COMPLETE", asked))
 
 
-def find_words(command: Any, ctx: Any, words: Sequence[str], incomplete: str) -> list[Completion]:
+def find_words(command: Any, words: Sequence[str], incomplete: str) -> list[Completion]:
     """Return what may follow the words of a command line, where `incomplete` is the beginning of a word."""
     with contextlib.suppress(SpecError):
         while words and hasattr(command, "texts"):  # a group
-            command, words = command.get_command(ctx, words[0]), words[1:]
-        found = _list_words(command, ctx, words, "" if incomplete == "=" else incomplete)
+            command, words = command.get_command(words[0]), words[1:]
+        found = _list_words(command, words, "" if incomplete == "=" else incomplete)
         return [Completion(word) for word in found if word.startswith(incomplete.removeprefix("="))]
     return []
 
 
-def _list_words(command: Any, ctx: Any, words: Sequence[str], incomplete: str) -> Iterable[str]:
+def _list_words(command: Any, words: Sequence[str], incomplete: str) -> Iterable[str]:
     if hasattr(command, "texts"):
         options = [shown.removeprefix("-h, ").partition(" ")[0] for shown in command.texts]
-        return [] if words else [*command.list_commands(ctx), *options]
+        return [] if words else [*command.list_commands(), *options]
     known: dict[str, Sequence[str] | None] = {}  # by option, words for its value, if it has one
     for row in command.options.values():
         known |= dict.fromkeys(row.names, row.kind.words if row.kind.values else None)

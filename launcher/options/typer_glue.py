@@ -6,14 +6,13 @@ Typer's own options would need pydantic, which takes longer to import than a job
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from .. import __version__
 from ..errors import SpecError
@@ -21,7 +20,6 @@ from ..errors import SpecError
 if TYPE_CHECKING:
     from .options import Option
 
-HELP_NAMES: Final = ("--help", "-h")
 PROGRAM_OPTIONS: Final[Mapping[str, str]] = {
     "--version": "Print the version.",
     "--install-completion [SHELL]": "Let bash, zsh or fish complete words; this terminal's unless named.",
@@ -32,110 +30,9 @@ PROGRAM_OPTIONS: Final[Mapping[str, str]] = {
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
-@contextlib.contextmanager
-def report_usage_errors(ctx: Any) -> Iterator[None]:
-    try:
-        yield
-    except SpecError as e:
-        ctx.fail(str(e))
-
-
-def print_help(ctx: Any) -> None:
+def print_help(ctx: Any) -> int:
     typer.echo(ctx.get_help())
-    ctx.exit()
-
-
-class Commands(TyperGroup):
-    """A group of commands: help without arguments, and the nearest command for an unknown one."""
-
-    def __init__(
-        self,
-        name: str,
-        text: str,
-        names: Mapping[str, Sequence[str]],
-        find: Callable[[str], Any],
-        find_added: Callable[[], Iterable[str]] = tuple,
-        meant: Mapping[str, str] = {},
-    ) -> None:
-        """names: of its commands, by headings. find: returns a command; raises SpecError.
-
-        find_added: returns names of further commands, for the first heading; slow.
-        meant: command lines, by words for them that are no commands of this group; "" is for a program.
-        """
-        settings = {"help_option_names": list(HELP_NAMES)}
-        super().__init__(name=name, help=text, rich_markup_mode=None, context_settings=settings)
-        self._headings, self._find, self._find_added, self._meant = names, find, find_added, meant
-        self._names = [name for names in self._headings.values() for name in names]
-        self.texts = {"-h, --help": "Print this text.", **(PROGRAM_OPTIONS if name == "pslaunch" else {})}
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if ctx.resilient_parsing:  # a shell completes a word
-            ctx.meta["words"] = args
-            return []
-        if not args or args[0] in HELP_NAMES:
-            print_help(ctx)
-        if args[0] in ("--install-completion", "--show-completion"):
-            from .completion import offer_script
-
-            offer_script(ctx, *args[:2])
-        if args[0] == "--version":
-            typer.echo(f"pslaunch {__version__}")
-            ctx.exit()
-        names = self._names
-        if args[0] not in names and args[0] not in (names := self.list_commands(ctx)):
-            ctx.fail(self._explain(ctx.command_path, args, names))
-        ctx.args = args
-        return args
-
-    def _explain(self, path: str, args: list[str], names: Sequence[str]) -> str:
-        """Return the message for a first word that is no command."""
-        from pslaunch.runtime.shared.env import find_near
-
-        word, rest = args[0].strip("-").lower(), args[1:]
-        if word.endswith(".py") or args[0] == "-m":
-            word, rest = "", args
-        elif args[0].startswith("-") and (command := next(filter(names.__contains__, rest), "")):
-            return f"{args[0]} before the command: options follow it, as in {path} {command} {args[0]}"
-        near = self._meant.get(word) or find_near(word, names, 0.5)
-        if word in self._meant and "," not in near:
-            near = " ".join([near, *rest])
-        meant = f"did you mean {near!r}?" if near else f"commands: {', '.join(names)}"
-        return f"unknown command {args[0]!r}; {meant}"
-
-    def list_commands(self, _ctx: Any) -> list[str]:
-        return [*self._names, *(name for name in self._find_added() if name not in self._names)]
-
-    def get_command(self, _ctx: Any, name: str) -> Any:
-        """Return a command. Raises SpecError."""
-        return self._find(name)
-
-    def invoke(self, ctx: Any) -> Any:
-        name, *words = ctx.args
-        with report_usage_errors(ctx):
-            command = self._find(name)
-        with command.make_context(name, words, parent=ctx) as inner:
-            return inner.command.invoke(inner)
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        from .completion import find_words
-
-        return find_words(self, ctx, ctx.meta["words"], incomplete)
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        added = self.list_commands(ctx)[len(self._names) :]
-        for heading, names in self._headings.items():
-            with formatter.section(heading):
-                formatter.write_dl([row for name in (*names, *added) if (row := self._summarize(name))[1]])
-            added = []
-        with formatter.section("Options"):
-            formatter.write_dl([*self.texts.items()])
-
-    def _summarize(self, name: str) -> tuple[str, str]:
-        try:
-            text = self._find(name).help
-        except SpecError as e:  # of another package
-            text = str(e)
-        return name, " ".join(text.strip().partition("\n\n")[0].split())
+    return 0
 
 
 class RowCommand(TyperCommand):
@@ -167,21 +64,104 @@ class RowCommand(TyperCommand):
         return args
 
     def invoke(self, ctx: Any) -> None:
-        with report_usage_errors(ctx):
+        try:
             raise typer.Exit(self.act(ctx, ctx.args) or 0)
+        except SpecError as e:
+            ctx.fail(str(e))
 
     def list_headings(self) -> Mapping[str, Collection[str]]:
         """Return the headings of its help, with the names of the options below each."""
         return {"Options": self.options}
 
-    def format_options(self, _ctx: Any, formatter: Any) -> None:
+    def list_sections(self) -> Mapping[str, Sequence[tuple[str, str]]]:
+        """Return the rows of its help by headings."""
         sections = {"Arguments": [(name, text) for name, text in self.words.items() if text]}
         for heading, names in self.list_headings().items():
             rows = sections[heading] = []
             for option in [option for name, option in self.options.items() if name in names]:
                 shown = ", ".join(sorted(option.names, key=lambda each: each.startswith("--")))
                 rows.append((f"{shown} {option.metavar}" if option.kind.values else shown, option.text))
-        for heading, rows in sections.items():
+        return sections
+
+    def format_options(self, _ctx: Any, formatter: Any) -> None:
+        for heading, rows in self.list_sections().items():
             if rows:
                 with formatter.section(heading):
                     formatter.write_dl(rows)
+
+
+class Commands(RowCommand):
+    """A group of commands: help without arguments, and the nearest command for an unknown one."""
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        names: Mapping[str, Sequence[str]],
+        find: Callable[[str], Any],
+        find_added: Callable[[], Iterable[str]] = tuple,
+        meant: Mapping[str, str] = {},
+    ) -> None:
+        """names: of its commands, by headings. find: returns a command; raises SpecError.
+
+        find_added: returns names of further commands, for the first heading; slow.
+        meant: command lines, by words for them that are no commands of this group; "" is for a program.
+        """
+        super().__init__(name, text, {"COMMAND [ARGS]...": ""})
+        self._headings, self.get_command, self._find_added, self._meant = names, find, find_added, meant
+        self._names = [name for names in self._headings.values() for name in names]
+        self.texts = {"-h, --help": "Print this text.", **(PROGRAM_OPTIONS if name == "pslaunch" else {})}
+
+    def act(self, ctx: Any, words: Sequence[str]) -> int:
+        if not words or words[0] in ("--help", "-h"):
+            return print_help(ctx)
+        if words[0] in ("--install-completion", "--show-completion"):
+            from .completion import offer_script
+
+            offer_script(ctx, *words[:2])
+        if words[0] == "--version":
+            typer.echo(f"pslaunch {__version__}")
+            return 0
+        if words[0] not in self._names and words[0] not in self.list_commands():
+            raise SpecError(self._explain(ctx.command_path, *words))
+        command = self.get_command(words[0])
+        with command.make_context(words[0], [*words[1:]], parent=ctx) as inner:
+            command.invoke(inner)
+        return 0
+
+    def _explain(self, path: str, first: str, *rest: str) -> str:
+        """Return the message for a first word that is no command."""
+        from pslaunch.runtime.shared.env import find_near
+
+        word, names = first.strip("-").lower(), self.list_commands()
+        if word.endswith(".py") or first == "-m":
+            word, rest = "", (first, *rest)
+        elif first.startswith("-") and (command := next(filter(names.__contains__, rest), "")):
+            return f"{first} before the command: options follow it, as in {path} {command} {first}"
+        near = self._meant.get(word) or find_near(word, names, 0.5)
+        if word in self._meant and "," not in near:
+            near = " ".join([near, *rest])
+        meant = f"did you mean {near!r}?" if near else f"commands: {', '.join(names)}"
+        return f"unknown command {first!r}; {meant}"
+
+    def list_commands(self) -> list[str]:
+        return [*self._names, *(name for name in self._find_added() if name not in self._names)]
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        from .completion import find_words
+
+        return find_words(self, ctx.args, incomplete)
+
+    def list_sections(self) -> Mapping[str, Sequence[tuple[str, str]]]:
+        added = self.list_commands()[len(self._names) :]
+        sections = {heading: [*map(self._summarize, names)] for heading, names in self._headings.items()}
+        next(iter(sections.values())).extend(map(self._summarize, added))
+        shown = {heading: [row for row in rows if row[1]] for heading, rows in sections.items()}
+        return {**shown, "Options": [*self.texts.items()]}
+
+    def _summarize(self, name: str) -> tuple[str, str]:
+        try:
+            text = self.get_command(name).help
+        except SpecError as e:  # of another package
+            text = str(e)
+        return name, " ".join(text.strip().partition("\n\n")[0].split())

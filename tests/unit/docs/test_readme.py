@@ -32,7 +32,7 @@ def test_the_v2_names_are_there() -> None:
 
 
 def test_the_commands_are_there() -> None:
-    commands = set(cli.app.list_commands(None))
+    commands = set(cli.app.list_commands())
     assert set(re.findall(r"`pslaunch (\w+)", TEXT)) <= commands
 
 
