@@ -6,7 +6,7 @@ A line is `user@node1 slots=2 max_slots=4  # comment`; rejected ones raise SpecE
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from pslaunch.runtime.shared.env import find_near
@@ -88,21 +88,18 @@ def _read_numbers(words: Sequence[str], line: str, where: str) -> dict[str, int]
 
 
 def _merge(lines: Sequence[Host]) -> list[Host]:
-    found: dict[str, Host] = {}
+    """Return each host once. Raises SpecError for a host whose name is another's with or without a domain."""
+    named: dict[str, Host] = {}
+    longer: dict[str, Host] = {}  # by their names without a domain
     for line in lines:
-        if near := _find_same(line, found.values()):
+        labels = [] if _IPV4.fullmatch(line.name) else line.name.split(".")
+        shorter = [".".join(labels[:n]) for n in range(1, len(labels))]
+        if near := next(filter(None, map(named.get, shorter)), longer.get(line.name)):
             raise SpecError(
                 f"{line.where}: {line.text!r} and {near.text!r} ({near.where}) may be one host: "
                 "give each host one name"
             )
-        found.setdefault(line.address, line)
+        named.setdefault(line.name, line)
+        for name in shorter:
+            longer.setdefault(name, line)
     return merge_hosts(lines)
-
-
-def _find_same(host: Host, others: Iterable[Host]) -> Host | None:
-    """Return another host whose name is this one's without its domain, or with one."""
-    for other in others:
-        short, whole = sorted((host.name, other.name), key=len)
-        if whole.startswith(f"{short}.") and not _IPV4.fullmatch(whole):
-            return other
-    return None
