@@ -21,7 +21,7 @@ from rich.text import Text
 from pslaunch.runtime.shared.env import TRAINER
 
 from ..errors import STOP_SIGNALS
-from ..node.head.events import Event
+from ..node.head.events import Event, note_state
 from . import view
 from .table import fit_table
 
@@ -40,22 +40,25 @@ class _Row:
     """Table row of one process."""
 
     node: Any = ""
-    state: str = "waiting"
-    style: str = ""
+    status: dict[str, Any] = field(default_factory=lambda: {"state": "waiting"})
     began_s: float | None = None
     ended_s: float | None = None
     first: dict[str, Any] = field(default_factory=dict)  # of its reports on a batch
-    progress: dict[str, Any] = field(default_factory=dict)
+    last_s: float = 0.0  # time of its last report
+
+    @property
+    def style(self) -> str:
+        return "" if self.ended_s is None else "green" if self.status.get("code") == 0 else "red"
 
     @property
     def left_s(self) -> float:
         """Seconds until it has done its passes, if it goes on as fast as so far; 0 if that is unknown."""
-        now, begin = self.progress, self.first
+        now, begin = self.status, self.first
         if not begin or "passes" not in now or "batches" not in now:
             return 0.0
         done, before = (one["pass"] * now["batches"] + one["batch"] + 1 for one in (now, begin))
         left = now["passes"] * now["batches"] - done
-        return left * (now["time"] - begin["time"]) / (done - before) if left > 0 and done > before else 0.0
+        return left * (self.last_s - begin["time"]) / (done - before) if left > 0 and done > before else 0.0
 
 
 class LiveView(view.View):
@@ -128,11 +131,11 @@ class LiveView(view.View):
     def _make_title(self) -> str:
         """Return the job's name and, while it runs, what holds for all of it."""
         running = [row for row in self._rows.values() if row.began_s is not None and row.ended_s is None]
-        training = [row for row in running if row.first and row.progress.get("state") != "finished"]
+        training = [row for row in running if row.first and row.status.get("said") != "finished"]
         words = [self._ending] if self._ending and running else []
         if training and not words:
-            slowest = min((row.progress for row in training), key=lambda one: int(one["pass"]))
-            rate = sum(row.progress.get("samples_per_s", 0.0) for row in training)
+            slowest = min((row.status for row in training), key=lambda one: int(one["pass"]))
+            rate = sum(row.status.get("samples_per_s", 0.0) for row in training)
             left_s = max(row.left_s for row in training)
             words += [f"pass {view.show_figures(slowest)['pass']}"] if "passes" in slowest else []
             words += [f"{rate:,.0f} {view.RATE}"] if rate else []
@@ -145,9 +148,9 @@ class LiveView(view.View):
             words["elapsed"] = view.show_s(
                 (self._clock() if row.ended_s is None else row.ended_s) - row.began_s
             )
-        words |= view.show_figures(row.progress)
+        words |= view.show_figures(row.status)
         texts = {name: Text(words.get(name, "")) for name in PROCESS_COLUMNS}
-        return texts | {"state": Text(row.state, style=row.style)}
+        return texts | {"state": Text(view.show_state(row.status), style=row.style)}
 
     def _draw(self, *, whole: bool = False) -> None:
         block = self.take_lines()
@@ -176,22 +179,17 @@ class LiveView(view.View):
                 self._live.start()
             case "dispatch":
                 self._sending.note(e)
-            case "process" if e["process"] in self._rows:
+            case "process" | "progress" if e["process"] in self._rows:
                 row = self._rows[e["process"]]
-                row.state, row.style = str(e["state"]), ""
-                if e["state"] == "running":
+                note_state({e["process"]: row.status}, e)
+                if e["event"] == "progress":
+                    row.last_s = e.get("time", 0.0)
+                    if not row.first and "pass" in e and "batch" in e:
+                        row.first = e
+                elif e["state"] == "running":
                     row.began_s, row.ended_s, row.first = self._clock(), None, {}
                 elif e["state"] == "exited":
                     row.ended_s = self._clock()
-                    row.state = view.show_short_ending(e.get("code"), e.get("signal"))
-                    row.style = "green" if e.get("code") == 0 else "red"
-            case "progress" if e["process"] in self._rows:
-                row = self._rows[e["process"]]
-                row.progress |= e
-                if not row.first and "pass" in e and "batch" in e:
-                    row.first = e
-                if "state" in e and row.ended_s is None:
-                    row.state = view.show_reported_state(str(e["state"]))
             case "restart":
                 self._title = f"{self._title.partition(',')[0]}, restart {e['restart']} of {e['of']}"
             case "ending":
@@ -208,8 +206,8 @@ def _rank(named: tuple[str, _Row]) -> tuple[float, ...]:
         return (3,) if row.style == "green" else (0,)
     if not process.startswith(TRAINER):
         return (2,)
-    rate = float(f"{row.progress.get('samples_per_s', 0.0):.1g}")  # rows of equals stay where they are
-    return (1, row.progress.get("pass", -1), rate)
+    rate = float(f"{row.status.get('samples_per_s', 0.0):.1g}")  # rows of equals stay where they are
+    return (1, row.status.get("pass", -1), rate)
 
 
 def _choose_colour(who: str) -> int:

@@ -180,11 +180,6 @@ def show_ending(code: int | None, signal: str | None) -> str:
     return "with an unknown code" if code is None else f"with exit code {code}"
 
 
-def show_short_ending(code: int | None, signal: str | None) -> str:
-    """Show an ending in a column: `exit 3`, `SIGTERM`."""
-    return signal or ("ended" if code is None else f"exit {code}")
-
-
 def show_epoch(restart: Mapping[str, Any]) -> str:
     """Show the epoch that a restart has begun: `epoch 2 from step 1,240, 3.2 s lost`."""
     if restart["lost_s"] is None:
@@ -225,18 +220,20 @@ def show_progress(report: Event) -> str:
     return ", ".join(words)
 
 
-def show_reported_state(state: str) -> str:
-    return "running" if state == "connected" else state
+def show_state(status: Event) -> str:
+    """Show the state of a process in a column: `running`, `exit 3`, `SIGTERM`."""
+    if status["state"] == "exited":
+        ended = "ended" if status.get("code") is None else f"exit {status['code']}"
+        return status.get("signal") or ended
+    said = str(status.get("said") or status["state"])
+    return "running" if said == "connected" else said
 
 
 def show_process(status: Event) -> str:
     """Show the status of a process: `running, pid 12, pass 0, cost 5.310`, `exit 3: a cause`."""
-    if status["state"] == "exited":
-        words = [show_short_ending(status.get("code"), status.get("signal"))]
-    else:
-        words = [show_reported_state(status.get("said") or status["state"])]
-        if "pid" in status:
-            words.append(f"pid {status['pid']}")
+    words = [show_state(status)]
+    if status["state"] != "exited" and "pid" in status:
+        words.append(f"pid {status['pid']}")
     return _join(", ".join(filter(None, [*words, show_progress(status)])), status.get("why"))
 
 
