@@ -33,8 +33,7 @@ MAX_NAME_BYTES: Final = 200  # a job's name is a folder's name with room for suf
 
 def locate(given: Given, split: Split, cwd: Path) -> tuple[Path, str]:
     """Return the workspace (absolute, links resolved) and the program (relative if inside)."""
-    workspace, package = _get_folders(given)
-    folder = workspace or package
+    folder = given.get("job_workspace") or given.get("job_dispatch_package")
     if not folder and (split.is_module or _is_command(cwd, split)):
         return cwd.resolve(), find_program(cwd.resolve(), split, cwd)
     if not folder:
@@ -45,15 +44,6 @@ def locate(given: Given, split: Split, cwd: Path) -> tuple[Path, str]:
         return _find_own_folder(path, split), path.name
     found = find_folder(folder, cwd)
     return found, find_program(found, split, cwd)
-
-
-def _get_folders(given: Given) -> tuple[Value | None, Value | None]:
-    """Return the given workspace and the given package. Raises SpecError for both."""
-    workspace, package = given.get("job_workspace"), given.get("job_dispatch_package")
-    if workspace and package:
-        both = f"{workspace.label}={workspace.text} and {package.label}={package.text}"
-        raise SpecError(f"{both} are both given: give only one")
-    return workspace, package
 
 
 def _find_own_folder(program: Path, split: Split) -> Path:
@@ -219,8 +209,7 @@ def read_remote_path(value: Value) -> str:
 
 def read_package(given: Given, split: Split, cwd: Path) -> tuple[Package | None, Path, str]:
     """Return the package, the workspace (here if it is sent, else on the hosts), and the program in it."""
-    workspace, _ = _get_folders(given)
-    if workspace:
+    if workspace := given.get("job_workspace"):
         there, named = Path(read_remote_path(workspace)), split.chosen_program
         if split.is_module or _is_command(there, split):
             return None, there, find_program(there, split, there)

@@ -15,8 +15,8 @@ from ..errors import SpecError
 from .kinds import SourceValues, Value
 from .options import TRAINER, Option
 
-# If a higher source gives one of these, lower sources can't give another.
-EITHER: Final = (frozenset({"job_workspace", "job_dispatch_package"}), frozenset({"hosts", "hostfile"}))
+# Of these one source gives only one, and lower sources no other.
+EITHER: Final = (("job_workspace", "job_dispatch_package"), ("hosts", "hostfile"))
 
 
 @dataclass
@@ -70,16 +70,20 @@ def refuse_foreign_file(path: Path, name: str, named: str) -> None:
 
 
 def merge_layers(layers: Iterable[SourceValues]) -> dict[str, Sequence[Value]]:
-    """Merge layers, the highest first; variables are merged by name."""
+    """Merge layers, the highest first; variables are merged by name. Raises SpecError."""
     merged: dict[str, Sequence[Value]] = {}
     for layer in layers:
-        settled = frozenset[str]().union(*(names for names in EITHER if names & merged.keys()))
+        settled = {name for pair in EITHER if merged.keys() & pair for name in pair}
         known = {get_variable(value) for value in merged.get("env", ())}
         for name, values in layer.items():
             if name == "env":
                 merged[name] = [*merged.get(name, ()), *(v for v in values if get_variable(v) not in known)]
             elif name not in merged and name not in settled:
                 merged[name] = values
+        for one, other in EITHER:
+            if one in merged and other in merged:
+                both = " and ".join(f"{v.label}={v.text}" for v in (merged[one][0], merged[other][0]))
+                raise SpecError(f"{both} are both given: give only one")
     return merged
 
 

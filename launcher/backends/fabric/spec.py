@@ -63,8 +63,6 @@ def _read_reach(given: Given, cwd: Path) -> FabricReach:
 
 def _read_hosts(given: Given, cwd: Path) -> list[Host]:
     listed, file = given.get_all("hosts"), given.get("hostfile")
-    if listed and file:
-        raise SpecError(f"{listed[0].label} and {file.label}={file.text} are both given: give only one")
     conf = given.get("conf")
     conf_py = conf.text if conf else "conf.py" if "conf.py" in given.files else ""
     words = [(word, value.label) for value in listed for word in split_list(value.text)]

@@ -119,7 +119,7 @@ def test_slots_are_trainers_of_a_host_in_a_list_or_a_hostfile(here: Path) -> Non
         spec = make(here, WS, *line, conf=CONF)
         assert [node.ranks for node in spec.site.nodes] == ranks
     check_error(
-        "--hosts and --hostfile=machines are both given", here, WS, "--hosts=a", "--hostfile=machines"
+        "--hosts=a and --hostfile=machines are both given", here, WS, "--hosts=a", "--hostfile=machines"
     )
     check_error("--hostfile='gone' can't be read: No such file", here, WS, "--hostfile=gone")
 
