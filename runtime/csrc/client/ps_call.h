@@ -36,11 +36,9 @@ typedef struct ps_link {
     ps_request *reading;      /* the request whose answer is being received */
     ps_header answer;         /* its header */
     uint64_t got;             /* bytes of the answer's body */
-    size_t got_iov, got_at;
-    uint32_t open; /* requests not answered */
-    bool refusing; /* the text of an error is being received */
-    uint32_t text_length, text_got;
-    char text[PS_MAX_TEXT + 1]; /* of an error */
+    uint32_t open;            /* requests not answered */
+    bool refusing;            /* the text of an error is being received */
+    char text[PS_MAX_TEXT];   /* of an error */
 } ps_link;
 
 /* Versions of an object on one shard. */

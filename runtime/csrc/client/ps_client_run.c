@@ -87,12 +87,10 @@ static int expect_versions(ps_request *r, const ps_header *h, ps_err *err) {
 }
 
 static int begin_answer(ps_client *c, ps_link *l, const ps_header *h, ps_err *err) {
-    if (h->op == PS_ERROR) {
-        l->refusing = true;
-        l->text_length = (uint32_t)h->length;
-        l->text_got = 0;
-        return PS_OK;
-    }
+    l->answer = *h;
+    l->got = 0;
+    l->refusing = h->op == PS_ERROR;
+    if (l->refusing) return PS_OK;
     ps_request *r = l->first;
     while (r != NULL && (r->head.sequence != h->sequence || r->answered)) r = r->next;
     if (r == NULL || h->op != r->expect || h->trainer != c->trainer || h->epoch != c->epoch)
@@ -105,40 +103,30 @@ static int begin_answer(ps_client *c, ps_link *l, const ps_header *h, ps_err *er
         return ps_fail(err, PS_EPROTO, 0, "an answer %s of %" PRIu64 " bytes, expected %" PRIu64,
                        ps_op_name(h->op), h->length, r->in_bytes);
     l->reading = r;
-    l->answer = *h;
-    l->got = 0;
-    l->got_iov = l->got_at = 0;
     return PS_OK;
-}
-
-static void got_bytes(ps_link *l, const ps_request *r, size_t got) {
-    l->got += got;
-    l->got_at += got;
-    while (l->got_iov < r->in_n && l->got_at >= r->in[l->got_iov].iov_len)
-        l->got_at -= r->in[l->got_iov++].iov_len;
 }
 
 static int read_body(ps_client *c, ps_link *l, ps_err *err) {
     ps_request *r = l->reading;
     struct iovec iov[PIECES];
     while (l->got < r->in_bytes) {
-        uint64_t skip = l->got_at;
-        size_t room = ps_conn_collect(r->in + l->got_iov, r->in_n - l->got_iov, &skip, iov, PIECES);
+        uint64_t skip = l->got;
+        size_t room = ps_conn_collect(r->in, r->in_n, &skip, iov, PIECES);
         int64_t n = ps_conn_scatter(&l->conn, iov, room, err);
         if (n < 0) return (int)n;
-        got_bytes(l, r, (size_t)n);
+        l->got += (uint64_t)n;
     }
     answered(c, l, r);
     return PS_OK;
 }
 
 static int read_refusal(ps_link *l, ps_err *err) {
-    while (l->text_got < l->text_length) {
-        int64_t n = ps_conn_body(&l->conn, l->text + l->text_got, l->text_length - l->text_got, err);
+    while (l->got < l->answer.length) {
+        int64_t n = ps_conn_body(&l->conn, l->text + l->got, (size_t)(l->answer.length - l->got), err);
         if (n < 0) return (int)n;
-        l->text_got += (uint32_t)n;
+        l->got += (uint64_t)n;
     }
-    return ps_fail(err, PS_EREMOTE, 0, "%.*s", (int)l->text_length, l->text);
+    return ps_fail(err, PS_EREMOTE, 0, "%.*s", (int)l->answer.length, l->text);
 }
 
 /* Process the received bytes. PS_EAGAIN when there are no more. */
