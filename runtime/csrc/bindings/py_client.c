@@ -165,15 +165,6 @@ static PyObject *client_close(PyObject *obj, PyObject *Py_UNUSED(none)) {
     return Py_NewRef(Py_None);
 }
 
-static PyObject *client_attach(PyObject *obj, PyObject *args) {
-    client *self = (client *)obj;
-    unsigned int shard;
-    int fd;
-    ps_err err = {0};
-    if (!PyArg_ParseTuple(args, "Ii", &shard, &fd) || ready(self) < 0) return NULL;
-    return done(ps_client_attach(self->core, shard, fd, &err), &err);
-}
-
 static int set_name(ps_create *spec, const char *name, Py_ssize_t length) {
     if (length > PS_MAX_NAME) {
         PyObject *start = PyUnicode_FromStringAndSize(name, ps_fit(name, 64));
@@ -344,31 +335,20 @@ static PyObject *client_progress(PyObject *obj, PyObject *Py_UNUSED(none)) {
     return code == PS_OK ? Py_NewRef(Py_None) : report(code, shard, &err);
 }
 
-static PyObject *client_cancel(PyObject *obj, PyObject *Py_UNUSED(none)) {
-    client *self = (client *)obj;
-    if (ready(self) < 0) return NULL;
-    ps_client_cancel(self->core);
-    release_done(self, ps_client_building(self->core));
-    return Py_NewRef(Py_None);
-}
-
-static PyObject *client_clear(PyObject *obj, PyObject *Py_UNUSED(none)) {
-    client *self = (client *)obj;
-    if (ready(self) < 0) return NULL;
-    ps_client_clear(self->core);
-    release_views(self);
-    return Py_NewRef(Py_None);
-}
-
 /* A method of up to two whole numbers, a and b, as `format` says: `result` is made of them and of `core`. */
-#define OF_NUMBERS(name, format, result)                                                      \
-    static PyObject *client_##name(PyObject *obj, PyObject *args) {                           \
-        ps_client *core = ((client *)obj)->core;                                              \
-        unsigned long long a, b;                                                              \
-        ps_err err PS_UNUSED = {0};                                                           \
-        if (!PyArg_ParseTuple(args, format, &a, &b) || ready((client *)obj) < 0) return NULL; \
-        return result;                                                                        \
+#define OF_NUMBERS(name, format, result)                                             \
+    static PyObject *client_##name(PyObject *obj, PyObject *args) {                  \
+        client *self = (client *)obj;                                                \
+        ps_client *core = self->core;                                                \
+        unsigned long long a, b;                                                     \
+        ps_err err PS_UNUSED = {0};                                                  \
+        if (!PyArg_ParseTuple(args, format, &a, &b) || ready(self) < 0) return NULL; \
+        return result;                                                               \
     }
+OF_NUMBERS(attach, "KK", done(ps_client_attach(core, (uint32_t)a, (int)b, &err), &err))
+OF_NUMBERS(cancel, "",
+           (ps_client_cancel(core), release_done(self, ps_client_building(core)), Py_NewRef(Py_None)))
+OF_NUMBERS(clear, "", (ps_client_clear(core), release_views(self), Py_NewRef(Py_None)))
 OF_NUMBERS(cut, "KK", done(ps_client_cut(core, a != 0, (uint32_t)b, &err), &err))
 OF_NUMBERS(mark, "K", (ps_client_mark(core, a != 0), Py_NewRef(Py_None)))
 OF_NUMBERS(let_go, "K", (ps_client_let_go(core, (uint32_t)a), Py_NewRef(Py_None)))
@@ -391,13 +371,13 @@ static PyMethodDef client_methods[] = {
     {"tell", client_tell, METH_VARARGS, "Add END_PASS, BARRIER or FINISH."},
     {"cut", client_cut, METH_VARARGS, "Add the requests for a cut after the next step, or now."},
     {"get_cut_step", client_get_cut_step, METH_VARARGS, "Return the last step with a cut."},
-    {"cancel", client_cancel, METH_NOARGS, "Forget the call being built."},
+    {"cancel", client_cancel, METH_VARARGS, "Forget the call being built."},
     {"begin", client_begin, METH_NOARGS,
      "Begin the call that was built, if its arrays are free; return its number."},
     {"progress", client_progress, METH_NOARGS, "Send and receive without waiting."},
     {"is_done", client_is_done, METH_VARARGS, "Return True if a call is complete."},
     {"run", client_run, METH_VARARGS, "Carry out a call, or all."},
-    {"clear", client_clear, METH_NOARGS, "Clear all calls."},
+    {"clear", client_clear, METH_VARARGS, "Clear all calls."},
     {"mark", client_mark, METH_VARARGS, "Note that gradients are computed from the values read last."},
     {"get_version", client_get_version, METH_VARARGS, "Return the version of an object on a shard."},
     {"count_dropped", client_count_dropped, METH_VARARGS, "Return the pushes that came too late."},
