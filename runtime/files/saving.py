@@ -13,7 +13,7 @@ import json
 import os
 import struct
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import IO, Any
@@ -172,7 +172,6 @@ class File:
 
     def __init__(self, folder: Path, name: str, start: bytes) -> None:
         """Create the file with its start. Raises SaveError."""
-        self._failure: OSError | None = None
         self.path = folder / name
         self._beside = folder / f".{name}.part"
         try:
@@ -194,22 +193,18 @@ class File:
             file.close()
 
     def append(self, piece: bytes | memoryview) -> None:
-        """Write further content. An error is kept for seal(), and the rest is dropped."""
-        if self._failure is not None:
-            return
+        """Write further content. Raises SaveError."""
         try:
             self._digest.update(piece)
             self._file.write(piece)
         except OSError as e:
-            self._failure = e
+            raise self.make_error(e) from None
 
     def seal(self) -> Entry:
         """Write the digest of the content, and wait until the file is on the disk. Raises SaveError."""
         digest = self._digest.digest()
         self.append(digest)
         try:
-            if self._failure is not None:
-                raise self._failure
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as e:
@@ -225,8 +220,6 @@ class File:
 
     def make_error(self, e: OSError) -> SaveError:
         """Return an error with the final name of the file and the system's words."""
-        if isinstance(e, SaveError):
-            return e
         words = os.strerror(e.errno) if e.errno else str(e)
         return SaveError(f"{self.path} could not be saved: {words}{find_remedy(e)}")
 
@@ -250,17 +243,13 @@ class File:
             self._beside.unlink()
 
 
-def place_all(files: Sequence[File], failures: Sequence[BaseException | None]) -> int:
+def place_all(files: Sequence[File], failures: Iterable[BaseException | None]) -> int:
     """Move one pserver's files into place, replacing older ones, or none if a shard failed; return how many.
 
-    Returns 0 and keeps older files if the shards hold no objects. Raises SaveError, and ValueError if values
-    are missing.
+    Returns 0 and keeps older files if the shards hold no objects. Raises the first failure.
     """
-    for file, failure in zip(files, failures, strict=True):
-        if isinstance(failure, OSError):
-            raise file.make_error(failure)
-        if failure is not None:
-            raise failure
+    for failure in filter(None, failures):
+        raise failure
     if all(file.empty for file in files):
         return 0
     for file in files:

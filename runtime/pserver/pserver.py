@@ -101,7 +101,6 @@ class Pserver:
         self._grace: GraceWatch | None = None
         if options.save_dir is not None and options.grace_s is not None:
             self._grace = GraceWatch(options.save_dir, options.grace_s)
-        self._failures: list[BaseException | None] = []  # one per ended shard
         self._progress = Progress(os.environ.get("PSLAUNCH_PROGRESS", ""))
 
     def _wake(self) -> None:
@@ -199,22 +198,20 @@ class Pserver:
         self._cuts.close()
         for _, sock in self._listeners:
             sock.close()
+        o = self._options
+        saves = o.save_dir is not None and 0 in self._roster.trainers and self._code in (0, EX_TERM)
+        shards, self._shards = self._shards, []
+        for shard in shards:
+            shard.stop(o.save_dir if saves else None)
+        for i, shard in enumerate(shards):
+            self._handle_events(i, shard.join)
         try:
             with contextlib.ExitStack() as stack:
-                files = [stack.enter_context(contextlib.closing(file)) for file in self._open_files()]
-                self._end_shards(files)
-                self._place_files(files)
-        except saving.SaveError as e:
-            self._end_shards([])
+                files = [stack.enter_context(contextlib.closing(one.file)) for one in shards if one.file]
+                self._place_files(files, [shard.failure for shard in shards] if saves else [])
+        except OSError as e:
             self._code = None
             self._end(EX_IOERR, str(e))
-
-    def _open_files(self) -> Iterator[saving.File]:
-        """Open the files to save to; none if nothing needs saving. Raises SaveError."""
-        o = self._options
-        if o.save_dir is not None and 0 in self._roster.trainers and self._code in (0, EX_TERM):
-            for header in [self._make_header(i, "") for i in range(o.ports)]:
-                yield saving.File(o.save_dir, header.name, header.encode())
 
     def _make_header(self, port: int, save: str) -> saving.Header:
         """Return the header of a port's part; trainer 0 is known. Called by shards too."""
@@ -234,22 +231,13 @@ class Pserver:
             save=save,
         )
 
-    def _end_shards(self, files: Sequence[saving.File]) -> None:
-        """End the running shards; each saves to its file, if there are any."""
-        shards, self._shards = self._shards, []
-        for i, shard in enumerate(shards):
-            shard.stop(files[i] if files else None)
-        for i, shard in enumerate(shards):
-            self._handle_events(i, shard.join)
-        self._failures = [shard.failure for shard in shards]
-
-    def _place_files(self, files: Sequence[saving.File]) -> None:
-        """Move the saved files into place and report it. Raises SaveError."""
+    def _place_files(self, files: Sequence[saving.File], failures: Sequence[BaseException | None]) -> None:
+        """Move the saved files into place and report it. Raises OSError."""
         folder = self._options.save_dir
         if folder is None:
             return
         try:
-            n = saving.place_all(files, self._failures) if files else 0
+            n = saving.place_all(files, failures)
         except ValueError as e:
             self._say(f"nothing is saved in {folder}: {e}")
             return

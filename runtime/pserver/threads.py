@@ -82,7 +82,8 @@ class Shard:
         self.failure: BaseException | None = None
         self.parts: dict[int, list[Entry] | str] = {}  # by number; or why there is none
         self.counters = Counters(options.num_gradient_servers)
-        self._file: File | None = None
+        self.file: File | None = None  # of the save at the end, sealed; its owner closes it
+        self._save_dir: Path | None = None
         self._saves: dict[int, tuple[Path, str]] = {}  # folder and name of saves on request, by number
         self._first = ""  # the first object
         self._options, self._share, self._number, self._make_header = options, share, number, make_header
@@ -122,10 +123,10 @@ class Shard:
         records = EVENT.iter_unpack(data[: len(data) // EVENT.size * EVENT.size])
         return [(kind, t, a, text.split(b"\0")[0].decode("utf-8", "replace")) for kind, t, a, text in records]
 
-    def stop(self, file: File | None = None) -> None:
-        """End the thread once it has sent its answers; it first saves to the borrowed file."""
-        self._file = file
-        os.write(self._mail, MAIL.pack(STOP, SAVE if file else 0, 0))
+    def stop(self, save_dir: Path | None = None) -> None:
+        """End the thread once it has sent its answers; with a folder it first saves to `file` there."""
+        self._save_dir = save_dir
+        os.write(self._mail, MAIL.pack(STOP, SAVE if save_dir else 0, 0))
 
     def save(self, number: int, folder: Path, save: str) -> None:
         """Cut the shard now, and write its part of a save on request."""
@@ -145,45 +146,46 @@ class Shard:
                 begins, number = BEGIN.unpack(head)
                 assert begins == BEGINS
                 pieces = read_cut(pipe)
-                if number == LAST:
-                    self._end_file(pieces)
-                else:
-                    self.parts[number] = self._write_part(pieces, number)
-                    self._wake()
+                try:
+                    if number == LAST:
+                        self._write_last(pieces)
+                    else:
+                        self.parts[number] = self._write_part(pieces, number)
+                except (OSError, EOFError) as e:
+                    with contextlib.suppress(EOFError):
+                        for _ in pieces:  # the next cut follows
+                            pass
+                    if number == LAST:
+                        self.failure = e
+                    else:
+                        self.parts[number] = str(e)
+                self._wake()
 
-    def _end_file(self, pieces: Iterator[bytes]) -> None:
-        """Write the last cut to the borrowed file."""
-        assert self._file is not None  # as stop() has it
-        try:
-            for piece in pieces:
-                self._file.append(piece)
-            self._file.seal()
-        except (OSError, EOFError) as e:
-            self.failure = e
+    def _write_last(self, pieces: Iterator[bytes]) -> None:
+        assert self._save_dir is not None  # as stop() has it
+        header = self._make_header(self._number, "")
+        self.file = File(self._save_dir, header.name, header.encode())
+        for piece in pieces:
+            self.file.append(piece)
+        self.file.seal()
 
-    def _write_part(self, pieces: Iterator[bytes], number: int) -> list[Entry] | str:
-        """Write a cut to its own file, and the index of an export; return why if there is none."""
+    def _write_part(self, pieces: Iterator[bytes], number: int) -> list[Entry]:
+        """Write a cut to its own file, and the index of an export."""
         folder, save = self._saves.pop(number, (None, ""))
         if folder is None:
             self._share = None  # all objects have their values: files that are removed free their disk
-        try:
-            header = self._make_header(self._number, save)
-            if folder is None:
-                folder = self._options.get_cut_folder(header, number)
-                folder.mkdir(parents=True, exist_ok=True)
-                (folder / MANIFEST).unlink(missing_ok=True)  # of another training
-            else:
-                prepare_folder(folder, "saving to ")
-            with contextlib.closing(File(folder, header.name, header.encode())) as file:
-                for piece in pieces:
-                    file.append(piece)
-                entries = [file.finish()]
-            return [*entries, *(write_index(file.path) if EXPORTS <= number < REQUESTS else ())]
-        except (OSError, EOFError) as e:
-            with contextlib.suppress(EOFError):
-                for _ in pieces:  # the next cut follows
-                    pass
-            return str(e)
+        header = self._make_header(self._number, save)
+        if folder is None:
+            folder = self._options.get_cut_folder(header, number)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / MANIFEST).unlink(missing_ok=True)  # of another training
+        else:
+            prepare_folder(folder, "saving to ")
+        with contextlib.closing(File(folder, header.name, header.encode())) as file:
+            for piece in pieces:
+                file.append(piece)
+            entries = [file.finish()]
+        return [*entries, *(write_index(file.path) if EXPORTS <= number < REQUESTS else ())]
 
     def _find(self, *asked: Any) -> Found | None:  # the core calls it for new objects, in the shard's thread
         self.counters.note_object(asked[0])
