@@ -25,14 +25,9 @@ def quote(text: str, limit_bytes: int) -> str:
 
 def unquote(word: str) -> str:
     """Decode a word in which `%20` stands for a space; unprintable characters become spaces."""
-    head, *rest = word.split("%")
-    raw = head.encode("utf-8", "replace")
-    for part in rest:
-        try:
-            raw += bytes([int(part[:2], 16)]) + part[2:].encode("utf-8", "replace")
-        except ValueError:
-            raw += f"%{part}".encode("utf-8", "replace")
-    return "".join(c if c.isprintable() else " " for c in raw.decode("utf-8", "replace"))
+    from urllib.parse import unquote as decode  # rarely needed
+
+    return "".join(c if c.isprintable() else " " for c in decode(word))
 
 
 PROGRESS_FIELDS: Mapping[str, Callable[[str], int | float | str]] = {
