@@ -257,9 +257,9 @@ def _make_sparse_step(client: Caller, case: Case, own: int) -> Step:
             client.push_pull({}, {}, grads, {name: (keys[name], rows[name]) for name in names})
         elif case.apart:
             for name in names:
-                client.pull_rows(name, keys[name], rows[name])
+                client.pull_tables({name: keys[name]})
         else:
-            client.pull_tables(keys, rows)
+            client.pull_tables(keys)
 
     return step
 

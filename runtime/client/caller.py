@@ -11,13 +11,14 @@ import secrets
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from .. import _core
-from ..engine.arrays import F32, U64, Ids
+from ..engine.arrays import F32, U64
 from ..engine.entry import ANY, EntryAttr
 from ..engine.kernel_numbers import KINDS, MODES, InitialKind, Mode, Optim
 from ..files import blocks
@@ -48,7 +49,7 @@ def print_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-class Caller(CallRunner):
+class Caller(CallRunner, AbstractContextManager["Caller"]):
     """Dense tensors and sparse tables on the job's pservers, in one of the modes of docs/training.md.
 
     One thread at a time: a second one gets RuntimeError. All trainers create the same objects in the same
@@ -98,7 +99,7 @@ class Caller(CallRunner):
         self._dense, self._sparse = dict[str, int](), dict[str, int]()  # name -> id, in the order of creation
         self._dims, self._blocks = dict[str, int](), 0
         self._told: Counter[str] = Counter()  # barriers and ends of passes so far
-        self._messages = Messages(core, self, self.trainer_id, trainers, self._make_table)
+        self.messages = Messages(self, core, trainers)
         self._connected = self.is_closed = False  # the latter by finish() or close()
         self.is_cut_off = False  # closed before it said that this trainer is finished
 
@@ -338,19 +339,16 @@ class Caller(CallRunner):
         """Store the current dense values in place."""
         self.wait(self.ask(out, {}))
 
-    def pull_rows(self, name: str, keys: U64, out: F32 | None = None) -> F32:
-        """Return the rows [n, dim] of these keys, in `out` if given; missing rows have initial values."""
-        return self.pull_tables({name: keys}, None if out is None else {name: out})[name]
+    def pull_tables(self, keys: Mapping[str, U64]) -> dict[str, F32]:
+        """Return the rows [n, dim] of these keys of each table, in calls of up to PULL_BYTES or one row.
 
-    def pull_tables(self, keys: Mapping[str, U64], out: Mapping[str, F32] | None = None) -> dict[str, F32]:
-        """Return the rows [n, dim] of these keys of each table, in calls of up to PULL_BYTES or one row."""
+        Missing rows have initial values.
+        """
         rows, parts = dict[str, F32](), list[tuple[int, U64, F32]]()
         for name, own in keys.items():
-            i, shape = self._get_id("sparse", name), (len(own), self._dims[name])
-            rows[name] = np.empty(shape, np.float32) if out is None else out[name]
-            if rows[name].shape != shape:
-                raise ValueError(f"out has the shape {rows[name].shape}, expected {shape}")
-            n = max(1, PULL_BYTES // (4 * shape[1]))
+            i, dim = self._get_id("sparse", name), self._dims[name]
+            rows[name] = np.empty((len(own), dim), np.float32)
+            n = max(1, PULL_BYTES // (4 * dim))
             parts += [(i, own[at : at + n], rows[name][at : at + n]) for at in range(0, len(own), n)]
         while parts:
             sizes = itertools.accumulate(values.nbytes for _, _, values in parts)
@@ -426,18 +424,8 @@ class Caller(CallRunner):
         self.connect()
         self.call(add)
 
-    def gather(self, data: bytes) -> list[bytes]:
-        """Return the bytes of every trainer, in order of trainers; all of them call it, between passes."""
-        return self._messages.gather(data, self.barrier)
-
-    def add_up(self, own: Mapping[str, Ids]) -> dict[str, Ids]:
-        """Return the sums over all trainers of what each gave last under these names.
-
-        Whole numbers from 0 to 2^60 - 1, equally many under a name. Waits for pservers alone.
-        """
-        return self._messages.add_up(own)
-
-    def _make_table(self) -> int:
+    def make_message_table(self) -> int:
+        """Make the table of `messages`, with the rule value -= push and no steps; return its number."""
         init = Init(kind="normal", mean=0.0, std=0.0)
         rule = Optim(method="sgd", learning_rate=1.0)
         mode = MODES["half_async"], 0  # no step to wait for, and no empty pushes in others' steps
@@ -470,9 +458,6 @@ class Caller(CallRunner):
         with self._alone:
             self.is_closed, self.is_cut_off = True, not self._finishing
             self._core.close()
-
-    def __enter__(self) -> Caller:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

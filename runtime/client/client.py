@@ -287,7 +287,7 @@ class Client(AbstractContextManager["Client"]):
     def reduce(self, array: Any) -> npt.NDArray[Any]:
         """Return the sum of the arrays of all trainers, in their order; all call it between two steps."""
         own = np.ascontiguousarray(view("reduce", array))
-        parts = [np.frombuffer(one, own.dtype) for one in self._caller.gather(own.tobytes())]
+        parts = [np.frombuffer(one, own.dtype) for one in self._caller.messages.gather(own.tobytes())]
         if any(one.size != own.size for one in parts):
             raise ValueError(f"reduce: arrays of trainers have {[one.size for one in parts]} items")
         return sum(parts, np.zeros(own.size, own.dtype)).reshape(own.shape)

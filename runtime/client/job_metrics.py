@@ -48,7 +48,7 @@ class JobMetrics:
             return self._found
         rows = list(rows)
         own = {name: sums for name, sums, _ in rows}
-        total = own if client is None or not own else client.add_up(own)
+        total = own if client is None or not own else client.messages.add_up(own)
         found = [(name, measure(total[name])) for name, _, measure in rows]
         self._found = {f"metric.{name}{end}": x for name, some in found for end, x in some.items()}
         self._next_s = self._clock() + EXCHANGE_S

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .. import _core
 from ..engine.arrays import F32, U64, Ids
-from .calls import CallRunner
+
+if TYPE_CHECKING:
+    from .caller import Caller
 
 MESSAGES = "messages of trainers"  # name of the table
 COLS = 64
@@ -48,31 +51,21 @@ def join_numbers(rows: F32, like: Ids) -> Ids:
 
 
 class Messages:
-    """The table of messages: the last object of all trainers, whoever makes it first.
+    """The table of messages: the last object of all trainers, whoever makes it first."""
 
-    open_table: makes it, with the rule value -= push and no steps, and returns its number.
-    """
-
-    def __init__(
-        self,
-        core: _core.Client,
-        calls: CallRunner,
-        trainer: int,
-        trainers: int,
-        open_table: Callable[[], int],
-    ) -> None:
-        self._core, self._calls, self._open_table = core, calls, open_table
-        self._trainer, self._trainers = trainer, trainers
+    def __init__(self, caller: Caller, core: _core.Client, trainers: int) -> None:
+        self._caller, self._core = caller, core
+        self._trainer, self._trainers = caller.trainer_id, trainers
         self._count = 0  # of calls of gather()
         self._gathered = (np.empty((0, COLS), np.float32),) * 2  # own rows of the last two
         self._added: dict[str, F32] = {}  # own rows of add_up()
 
     @functools.cached_property
     def _table(self) -> int:
-        return self._open_table()
+        return self._caller.make_message_table()
 
-    def gather(self, data: bytes, wait: Callable[[], None]) -> list[bytes]:
-        """Do what Caller.gather() says; `wait` returns when all trainers have called it."""
+    def gather(self, data: bytes) -> list[bytes]:
+        """Return the bytes of every trainer, in order of trainers; all of them call it, between passes."""
         own = pack_rows(data)
         if len(own) > MOST_ROWS:
             raise ValueError(f"gather: {len(data)} bytes are more than {(MOST_ROWS - 1) * 2 * COLS}")
@@ -81,9 +74,9 @@ class Messages:
         change = np.zeros((max(len(old), len(own)), COLS), np.float32)
         change[: len(old)] = old
         change[: len(own)] -= own  # the rule subtracts it, without rounding
-        self._calls.call(lambda: self._core.push_rows(table, keys(self._trainer, len(change)), change))
+        self._caller.call(lambda: self._core.push_rows(table, keys(self._trainer, len(change)), change))
         self._gathered = self._gathered[1], own
-        wait()
+        self._caller.barrier()
         heads = self._pull(np.concatenate([keys(trainer, 1) for trainer in range(self._trainers)]))
         sizes = [int.from_bytes(head[:4].astype("<u2").tobytes(), "little") for head in heads]
         found = [self._pull(keys(trainer, count_rows(size))) for trainer, size in enumerate(sizes)]
@@ -97,10 +90,14 @@ class Messages:
 
     def _pull(self, keys: U64) -> F32:
         table, rows = self._table, np.empty((len(keys), COLS), np.float32)
-        self._calls.call(lambda: self._core.pull_rows(table, keys, rows))
+        self._caller.call(lambda: self._core.pull_rows(table, keys, rows))
         return rows
 
     def add_up(self, own: Mapping[str, Ids]) -> dict[str, Ids]:
+        """Return the sums over all trainers of what each gave last under these names.
+
+        Whole numbers from 0 to 2^60 - 1, equally many under a name. Waits for pservers alone.
+        """
         table, rows = self._table, {name: split_numbers(one) for name, one in own.items()}
         keys = {
             name: np.arange(len(new), dtype=np.uint64) + np.uint64(_core.hash_name(name))
@@ -114,5 +111,5 @@ class Messages:
                 self._core.push_rows(table, keys[name][some], change[some])
             self._added.update(rows)
 
-        self._calls.call(add)
+        self._caller.call(add)
         return {name: join_numbers(self._pull(keys[name]), one) for name, one in own.items()}

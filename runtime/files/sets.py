@@ -121,7 +121,7 @@ class Set:
             self._parts[name] = part = PartFile(self.open_file(name))
             for item in [*part.items.values()]:
                 shape = self.shapes.get(item.name)
-                if shape is None:  # of the trainers' own use: Caller.gather()
+                if shape is None:  # of the trainers' own use: Messages
                     del part.items[item.name]
                 elif shape.kind != item.kind:
                     raise SetError(f"{part.path}: {item.name} differs from {MANIFEST}: saves are mixed")

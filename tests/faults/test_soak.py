@@ -57,7 +57,7 @@ def read(c: Caller) -> tuple[F32, F32]:
     """Return the sums of the dense object and of the table."""
     w = np.empty(TRAINERS * PLACES, np.float32)
     c.pull({"w": w})
-    return -w, -c.pull_rows("e", np.arange(TRAINERS * PLACES, dtype=np.uint64))
+    return -w, -c.pull_tables({"e": np.arange(TRAINERS * PLACES, dtype=np.uint64)})["e"]
 
 
 def sum_numbers(trainer: int, steps: int) -> F32:

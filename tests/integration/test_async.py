@@ -84,7 +84,7 @@ def test_late_pushes_are_dropped_as_the_rule_says(discard: int, turns: list[tupl
             c, out = clients[t], np.empty(SIZE, np.float32)
             if reads:
                 c.mark()
-                rows = c.pull_rows("e", KEYS)
+                rows = c.pull_tables({"e": KEYS})["e"]
                 c.mark()
                 assert sorted({float(x) for x in rows[:, 0]}) == sorted({part.total for part in e})
                 for part in (*w, *e):

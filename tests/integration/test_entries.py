@@ -67,7 +67,7 @@ def train(c: Caller, trainer: int, entry: EntryAttr) -> Result:
                 c.push_pull({}, {}, {"e": (keys, rows)})
             c.end_pass()
             result.gone.append(c.shrink("e", score=1.5, unseen=1, decay=0.75))
-            result.rows.append(c.pull_rows("e", ALL))
+            result.rows.append(c.pull_tables({"e": ALL})["e"])
             c.barrier()  # others go on
         c.finish()
     return result
@@ -167,7 +167,7 @@ def test_asynchronous_pushes_are_counted_once_each() -> None:
             for _ in range(20):
                 c.push_pull({}, {}, {"e": (keys, ones)})
             c.end_pass()
-            rows = c.pull_rows("e", keys)
+            rows = c.pull_tables({"e": keys})["e"]
             c.barrier()
             c.finish()
         return rows

@@ -78,7 +78,7 @@ def train(c: Caller, trainer: int, steps: int, optim: Optim = ADAGRAD) -> tuple[
             )
         c.end_pass()
         c.pull({"w": w, "b": b})
-        e = c.pull_rows("e", np.arange(ROWS, dtype=np.uint64))
+        e = c.pull_tables({"e": np.arange(ROWS, dtype=np.uint64)})["e"]
         c.finish()
     return w, e
 
@@ -167,14 +167,14 @@ def test_trainers_gather_messages_of_any_size_between_passes(mode: Mode) -> None
             heard: list[Any] = []
             for i in range(len(sizes)):
                 if (t + i) % 3:  # no trainer waits for others
-                    c.add_up({"n": make_numbers(t, i), "other": np.array([t])})
+                    c.messages.add_up({"n": make_numbers(t, i), "other": np.array([t])})
                 for _ in range((t + i) % 3):
                     c.push_pull({"w": np.ones(5, np.float32)}, {"w": np.empty(5, np.float32)})
                 c.end_pass()
-                heard.append(c.gather(make_message(t, i)))
-            c.add_up({"n": make_numbers(t, 9)})
+                heard.append(c.messages.gather(make_message(t, i)))
+            c.messages.add_up({"n": make_numbers(t, 9)})
             c.barrier()
-            heard.append(c.add_up({"n": make_numbers(t, 9)})["n"].tolist())
+            heard.append(c.messages.add_up({"n": make_numbers(t, 9)})["n"].tolist())
             c.finish()
         return heard
 
@@ -221,12 +221,12 @@ def test_many_trainers_do_not_need_much_memory() -> None:
 def test_a_large_pull_does_not_need_much_memory() -> None:
     """Of 96 MiB of rows a shard has a few at a time, also if they are asked for at once."""
     keys, dim = np.arange(24_576, dtype=np.uint64), 1024
-    rows, expected = np.empty((len(keys), dim), np.float32), np.empty((len(keys), dim), np.float32)
+    expected = np.empty((len(keys), dim), np.float32)
     _core.init_rows(expected, keys, 1, _core.hash_name("e"), 0, 0.0, 0.1)
     with cluster() as found, found.client(0) as c:
         c.create_sparse("e", len(keys), dim, PLAIN, NORMAL)
         before = read_memory(found.processes[0].pid)
-        c.pull_rows("e", keys, rows)
+        rows = c.pull_tables({"e": keys})["e"]
         assert read_memory(found.processes[0].pid) - before < 12 << 20
     np.testing.assert_array_equal(rows, expected)
 
@@ -238,9 +238,9 @@ def test_rows_beyond_one_frame_arrive_whole() -> None:
     with cluster(2, 1, 1) as found, found.client(0) as c:
         c.create_sparse("e", n, dim, PLAIN, ZERO)
         c.set_rows("e", keys, rows)
-        np.testing.assert_array_equal(c.pull_rows("e", keys), rows)
+        np.testing.assert_array_equal(c.pull_tables({"e": keys})["e"], rows)
         c.push_pull({}, {}, {"e": (keys, rows)})
-        assert not c.pull_rows("e", keys).any()
+        assert not c.pull_tables({"e": keys})["e"].any()
         c.push_pull({}, {})  # a step without rows
         c.finish()
         assert found.codes() == [0, 0]

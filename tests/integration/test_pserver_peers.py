@@ -51,10 +51,10 @@ def test_a_refused_argument_leaves_the_client_as_it_was() -> None:
                     with pytest.raises(ValueError):
                         c.push_pull(grads, out, {"e": (keys, rows[:2])})
                     with pytest.raises(TypeError):
-                        c.pull_rows("e", keys.astype(np.int32))
+                        c.pull_tables({"e": keys.astype(np.int32)})["e"]
                     c.push_pull(grads, out, {"e": (keys, rows)})
                 assert (out["a"] == -4).all() and (out["b"] == -4).all()
-                assert (c.pull_rows("e", keys) == -4).all()
+                assert (c.pull_tables({"e": keys})["e"] == -4).all()
                 c.barrier()
                 c.finish()
 
@@ -66,10 +66,9 @@ def test_a_second_thread_gets_a_clear_error_and_the_first_goes_on() -> None:
     keys, refused = np.arange(100_000, dtype=np.uint64), threading.Event()
 
     def pull(thread: int) -> None:
-        rows = np.ones((len(keys), DIM), np.float32)
         for _ in range(40):
             try:
-                c.pull_rows("e", keys, rows)
+                rows = c.pull_tables({"e": keys})["e"]
                 assert not rows.any()
             except RuntimeError as e:
                 assert "one thread at a time" in str(e)
@@ -82,7 +81,7 @@ def test_a_second_thread_gets_a_clear_error_and_the_first_goes_on() -> None:
         run_trainers(3, pull)
         assert refused.is_set()
         c._core.clear()
-        assert not c.pull_rows("e", keys).any()
+        assert not c.pull_tables({"e": keys})["e"].any()
 
 
 def test_an_interrupted_step_is_completed_by_the_next_call() -> None:

@@ -66,7 +66,7 @@ def train(c: Caller, steps: int, *, finish: bool = True) -> dict[str, F32]:
     values: dict[str, F32] = {}
     for _ in range(steps):
         values = step(c)
-    values["e"] = c.pull_rows("e", KEYS)
+    values["e"] = c.pull_tables({"e": KEYS})["e"]
     if finish:
         c.finish()
     return values
@@ -250,11 +250,11 @@ def test_saving_and_loading_take_little_memory_beside_the_table(tmp_path: Path) 
         table = read_memory(process.pid, "VmRSS")
         save(c, tmp_path)
         assert read_memory(process.pid) - table < 64 << 20
-        row = c.pull_rows("big", np.array([7], np.uint64))
+        row = c.pull_tables({"big": np.array([7], np.uint64)})["big"]
     with cluster(2) as found, found.client(0) as c:
         c.load(tmp_path)
         make_table(c)
-        np.testing.assert_array_equal(c.pull_rows("big", np.array([7], np.uint64)), row)
+        np.testing.assert_array_equal(c.pull_tables({"big": np.array([7], np.uint64)})["big"], row)
         for process in found.processes:
             assert read_memory(process.pid) < table / 2 + (64 << 20)
 

@@ -282,7 +282,7 @@ class Fleet:
         with run.guard():
             if self._updater is not None:
                 self._end_pass(self._updater)
-            return self._client.gather(data)
+            return self._client.messages.gather(data)
 
     def shrink(self, threshold: float | None = None) -> None:
         """End a day of tables with an entry rule, on all workers: counts decay, and old or poor rows go.

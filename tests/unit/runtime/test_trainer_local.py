@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -179,7 +180,7 @@ def test_each_pass_ends_with_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 class OtherTrainer:
-    """Sums of two trainers as Caller.add_up() gives them: the other one was wrong in each of 300 samples."""
+    """Sums of two trainers as messages give them: the other one was wrong in each of 300 samples."""
 
     def add_up(self, own: dict[str, Ids]) -> dict[str, Ids]:
         return {name: sums + (np.array([300, 300]) << 20) for name, sums in own.items()}
@@ -189,7 +190,7 @@ def test_reports_have_metrics_over_all_trainers(tmp_path: Path) -> None:
     with heard(tmp_path) as reports:
         paddle.init()
         trainer, _ = make_trainer()
-        trainer._run.client = OtherTrainer()
+        trainer._run.client = SimpleNamespace(messages=OtherTrainer())
         events: list[Any] = []
         trainer.train(paddle.batch(ngrams(400), 100), event_handler=events.append)
         found = reports()[-1]["metric.classification_error_evaluator"]

@@ -106,10 +106,11 @@ def test_sums_of_clicks() -> None:
 
 
 class Servers:
-    """Sums as Caller.add_up() gives them."""
+    """Sums as Messages.add_up() gives them."""
 
     def __init__(self, others: dict[str, Ids]) -> None:
         self.others, self.said = others, list[dict[str, Ids]]()
+        self.messages = self
 
     def add_up(self, own: dict[str, Ids]) -> dict[str, Ids]:
         self.said.append(own)
