@@ -20,7 +20,8 @@ import numpy as np
 from .. import _core
 from ..engine.arrays import F32, U64
 from ..engine.entry import ANY, EntryAttr
-from ..engine.kernel_numbers import KINDS, MODES, InitialKind, Mode, Optim
+from ..engine.kernel_numbers import KINDS, MODES, InitialKind, Optim
+from ..engine.strategy import Strategy
 from ..files import blocks
 from ..files.objects import SetError
 from ..files.saving import Entry, SaveError
@@ -33,6 +34,7 @@ from .dialer import Dialer, list_shards
 from .messages import COLS, MESSAGES, Messages
 
 _NO_ROWS = np.empty(0, np.uint64), np.empty(0, np.float32)
+SYNC = Strategy()
 PULL_BYTES = 32 << 20  # rows pulled at a time; the core may need the same amount again to sort them
 
 
@@ -63,20 +65,15 @@ class Caller(CallRunner, AbstractContextManager["Caller"]):
     def __init__(
         self,
         settings: Settings,
-        *,
-        mode: Mode = "sync",
-        discard: int = 0,
+        strategy: Strategy = SYNC,
         log: Callable[[str], None] = print_line,
     ) -> None:
-        """Make a client of the settings' pservers; connect() connects.
-
-        discard: pservers drop a push when as many updates came on top of its values; 0: never.
-        """
+        """Make a client of the settings' pservers; connect() connects."""
         self._endpoints, ports = settings.endpoints, (settings.ports_num, settings.ports_num_for_sparse)
         shards = list_shards(self._endpoints, *ports)
         self.layout = Layout(len(self._endpoints), *ports)
         self.trainer_id, trainers = settings.trainer_id, settings.num_gradient_servers
-        self._mode, self.seed = (MODES[mode], discard), settings.seed
+        self._mode, self.seed = (MODES[strategy.mode], strategy.count_discard(trainers)), settings.seed
         core = _core.Client(len(shards), settings.job.epoch, self.trainer_id)
         hello = handshake.Hello(
             trainer_id=self.trainer_id,

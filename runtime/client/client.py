@@ -28,7 +28,7 @@ from ..process.settings import Settings, get_settings, resolve
 from ..shared.env import EnvError
 from .caller import Caller, Init, print_line
 from .control import Message
-from .remote import make_client, save_set
+from .remote import save_set
 from .remote_geo import ADDS
 from .run import Run
 
@@ -163,7 +163,7 @@ class Client(AbstractContextManager["Client"]):
         if settings.nan != "warn":
             run.log.warn(f"--nan={settings.nan} has no effect on a Client: look at gradients before a push")
         strategy = Strategy(mode=mode, discard_ratio=discard_ratio, k_steps=int(mode == "geo"))
-        self._caller = caller = make_client(settings, strategy, log or (lambda text: run.log.say(text)))
+        self._caller = caller = Caller(settings, strategy, log or (lambda text: run.log.say(text)))
         self.trainer, self.trainers = settings.trainer_id, settings.num_gradient_servers
         self._mode, self._progress, self._pushes = mode, run.progress, 0
         self._objects: list[dict[str, Any]] = []  # descriptions, for saves

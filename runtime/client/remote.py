@@ -19,12 +19,10 @@ from ..engine.arrays import F32, U64
 from ..engine.keeping import describe_left_out, make_about, make_create
 from ..engine.kernel_numbers import Optim
 from ..engine.parameters import Parameters
-from ..engine.strategy import Strategy
 from ..engine.updater import Keys, ParamRules, Sparse, Updater
 from ..files.objects import Whole, describe_object
 from ..files.saving import encode_start
 from ..files.sets import discarding, finish_set, write_files, write_part
-from ..process.settings import Settings
 from .caller import PULL_BYTES, Caller, Init
 from .snapshots import Snapshots
 
@@ -254,9 +252,3 @@ def save_set(
             entries.append(write_part(folder, f"trainer-00000-{save}.bin", start, fixed))
         every = [*objects, *(whole.describe() | {"fixed": True} for whole in fixed)]
         finish_set(folder, replace(about, layout=asdict(client.layout), objects=every, files=entries))
-
-
-def make_client(settings: Settings, strategy: Strategy, log: Callable[[str], None]) -> Caller:
-    """Return this trainer's client, not yet connected."""
-    discard = strategy.count_discard(settings.num_gradient_servers)
-    return Caller(settings, mode=strategy.mode, discard=discard, log=log)

@@ -24,7 +24,7 @@ from ..process.settings import Settings
 from ..shared import env
 from .caller import Caller
 from .dialer import ClientError, PeerVanished
-from .remote import RemoteUpdater, make_client
+from .remote import RemoteUpdater
 from .remote_async import AsyncUpdater
 from .remote_geo import GeoUpdater
 from .snapshots import Snapshots
@@ -127,7 +127,7 @@ class Run:
             return LocalUpdater(params, parameters)
         self._notes.append(optimizer.warning)
         strategy, settings = optimizer.strategy, self.settings
-        self.client = client = make_client(settings, strategy, lambda text: self.log.say(text))
+        self.client = client = Caller(settings, strategy, lambda text: self.log.say(text))
         if settings.uses_snapshots:
             if optimizer.average:
                 raise ValueError(

@@ -14,6 +14,7 @@ from typing import Any
 
 from pslaunch.runtime.client.caller import Caller, Init
 from pslaunch.runtime.engine.kernel_numbers import Mode, Optim
+from pslaunch.runtime.engine.strategy import Strategy
 from pslaunch.runtime.process.settings import resolve
 from support.process import Started, started
 
@@ -58,7 +59,9 @@ def make_caller(
     """A client with these arguments of init(), not connected yet."""
     pservers = ",".join(f"{host}:{port}" for host, port in endpoints)
     settings = resolve({"pservers": pservers, "trainer_id": trainer, **arguments}, {})
-    return Caller(settings, mode=mode, discard=discard, log=log)
+    trainers = settings.num_gradient_servers
+    ratio = (discard + 0.5) / trainers if discard else None
+    return Caller(settings, Strategy(mode=mode, discard_ratio=ratio, k_steps=int(mode == "geo")), log)
 
 
 @dataclass

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...client.caller import Caller
 from ...client.job_metrics import JobMetrics, list_states
-from ...client.remote import make_client
 from ...client.run import Run
 from ...engine.arrays import F32
 from ...engine.keeping import check_parameters, describe_left_out
 from ...engine.learner import Learner
 from ...engine.plan import Plan
-from ...engine.strategy import Strategy
 from ...engine.updater import ParamRules, Updater
 from ...files.joined import check_finite
 from ...files.sets import Layout, Share
@@ -192,7 +190,7 @@ class Fleet:
         if self._program is not None:
             self.note_initialized()
         elif part.servers:
-            self._client = make_client(settings, Strategy(), lambda text: run.log.say(text))
+            self._client = Caller(settings, log=lambda text: run.log.say(text))
             with run.guard():
                 self._client.connect()
             run.note_connected(self._client, self._client)
