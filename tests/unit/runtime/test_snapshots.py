@@ -10,7 +10,6 @@ import pytest
 
 from pslaunch.runtime.client import snapshots
 from pslaunch.runtime.client.snapshots import ALL, EXPORT, Snapshots
-from pslaunch.runtime.process.settings import SnapshotSettings
 
 
 class Clock:
@@ -43,7 +42,9 @@ class Steps:
         given: Any = SimpleNamespace(
             trainer_id=trainer,
             endpoints=[],
-            snapshots=SnapshotSettings(steps=steps, minutes=minutes, export_steps=exports),
+            snapshot_steps=steps,
+            snapshot_minutes=minutes,
+            export_steps=exports,
             job=SimpleNamespace(job_id="", epoch=0, progress=progress),
         )
         self._snapshots = Snapshots(given, client, sync=True, log=print, on_sealed=lambda: None)
