@@ -51,6 +51,14 @@ def print_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def _add_named(name: str, act: Callable[..., object], *arguments: object) -> None:
+    """Add a request for an object, whose name an error has."""
+    try:
+        act(*arguments)
+    except (BufferError, TypeError, ValueError) as e:
+        raise type(e)(f"{name}: {e}") from None
+
+
 class Caller(CallRunner, AbstractContextManager["Caller"]):
     """Dense tensors and sparse tables on the job's pservers, in one of the modes of docs/training.md.
 
@@ -126,7 +134,6 @@ class Caller(CallRunner, AbstractContextManager["Caller"]):
                 name, size, optim.pack(), optim.schedule.pack(), *self._mode, array
             )
             self._blocks += blocks.count_blocks(size, whole=whole)
-            self._dims[name] = size
 
         self.call(add)
 
@@ -239,14 +246,11 @@ class Caller(CallRunner, AbstractContextManager["Caller"]):
         def add() -> None:
             left = {name: grad for name, grad in grads.items() if name not in self.pushed}
             self._add_pushes(left, out, samples, factor)
-            name = ""
-            try:
-                for name, i in self._sparse.items():
-                    self._core.push_rows(i, *(sparse.get(name) or _NO_ROWS), samples, factor)
-                for name, own in rows.items():
-                    self._core.pull_rows(self._sparse[name], *own)
-            except (BufferError, TypeError, ValueError) as e:
-                raise type(e)(f"{name}: {e}") from None
+            for name, i in self._sparse.items():
+                own = sparse.get(name) or _NO_ROWS
+                _add_named(name, self._core.push_rows, i, *own, samples, factor)
+            for name, own in rows.items():
+                _add_named(name, self._core.pull_rows, self._sparse[name], *own)
 
         with self._alone:
             call = self._begin_push(add)
@@ -284,26 +288,18 @@ class Caller(CallRunner, AbstractContextManager["Caller"]):
     def _add_pushes(
         self, grads: Mapping[str, F32], out: Mapping[str, F32], samples: int, factor: float
     ) -> None:
-        name = ""
-        try:
-            for name, i in self._dense.items():
-                if name in grads:
-                    self._core.push(i, grads[name], out.get(name), samples, factor)
-        except (BufferError, TypeError, ValueError) as e:
-            raise type(e)(f"{name}: {e}") from None
+        for name, i in self._dense.items():
+            if name in grads:
+                _add_named(name, self._core.push, i, grads[name], out.get(name), samples, factor)
 
     def ask(self, out: Mapping[str, F32], rows: Mapping[str, tuple[U64, F32]]) -> int:
         """Begin to read dense values and rows, after all pushes so far; return the number of the call."""
 
         def add() -> None:
-            name = ""
-            try:
-                for name, array in out.items():
-                    self._core.pull(self._get_id("dense", name), array)
-                for name, own in rows.items():
-                    self._core.pull_rows(self._get_id("sparse", name), *own)
-            except (BufferError, TypeError, ValueError) as e:
-                raise type(e)(f"{name}: {e}") from None
+            for name, array in out.items():
+                _add_named(name, self._core.pull, self._get_id("dense", name), array)
+            for name, own in rows.items():
+                _add_named(name, self._core.pull_rows, self._get_id("sparse", name), *own)
 
         return self.call(add, wait=False)
 
