@@ -64,7 +64,7 @@ class ReachedHost:
         if message["type"] == "clock":
             began_s, since_s = self._sent
             self.seen.clock_off_s = float(message["time"]) - began_s - (time.monotonic() - since_s) / 2
-        elif message["type"] == "refused" or message["type"] == "trouble":
+        elif message["type"] == "trouble":
             self.seen.lost = self.seen.lost or str(message["text"])
         elif message["type"] == "inspected":
             facts = message["facts"]

@@ -86,7 +86,7 @@ class PreparedMsg(Folders):
     resources: Resources
 
 
-# <- Refusal of an order, also by the head of an observer's request.
+# <- Refusal of an observer's request.
 RefusedMsg = TypedDict("RefusedMsg", {"type": Literal["refused"], "code": int, "text": str})
 
 # --- A package: from head to agent, from launcher to a head on node 0, from agent to agent ---
@@ -182,11 +182,10 @@ class ProgressMsg(Report):
     key: str
 
 
-# <- A failure other than a program's exit; key: of a program, or empty; -> the head ends the job for it.
+# <- A failure other than a program's exit, or to obey an order; key: of a program, or empty; -> the head ends
+# the job for it.
 TroubleMsg = TypedDict("TroubleMsg", {"type": Literal["trouble"], "key": str, "code": int, "text": str})
 NotedMsg = TypedDict("NotedMsg", {"type": Literal["noted"]})
-# <- What had lent a program its environment has ended.
-VanishedMsg = TypedDict("VanishedMsg", {"type": Literal["vanished"], "key": str})
 SignalMsg = TypedDict("SignalMsg", {"type": Literal["signal"], "keys": list[str], "number": int})
 # <- A program has ended; follows its output. asked: after our own signal; written: bytes. ahead: a failure
 # that does not wait for the output; the message comes again after that.
@@ -318,8 +317,8 @@ ToAgent = Union[
 ]
 OfCheck = Union[InspectMsg, DoorMsg, ReachMsg, AllreduceMsg, FinishMsg]
 OfAgent = Union[
-    PreparedMsg, RefusedMsg, OfPackage, DispatchedMsg, ServingMsg, FurnishedMsg, OpenedMsg, ReachedMsg,
-    ShutMsg, BoundMsg, BusyMsg, StartedMsg, NotStartedMsg, TroubleMsg, VanishedMsg, ProgressMsg, ExitedMsg,
+    PreparedMsg, OfPackage, DispatchedMsg, ServingMsg, FurnishedMsg, OpenedMsg, ReachedMsg,
+    ShutMsg, BoundMsg, BusyMsg, StartedMsg, NotStartedMsg, TroubleMsg, ProgressMsg, ExitedMsg,
     ClearedMsg, KnownMsg, FinishedMsg, ClockMsg, InspectedMsg, AllreducedMsg,
 ]
 OfObserver = Union[

@@ -296,7 +296,7 @@ def test_hostile_head_ends_an_agent_in_words(tmp_path: Path) -> None:
         for agent in agents:
             assert agent.stdout and agent.stdin
             decoder, said = Decoder(), list[str]()
-            while "refused" not in said:
+            while "trouble" not in said:
                 data = os.read(agent.stdout.fileno(), 1 << 16)
                 assert data, agent.communicate()[1]
                 said += [str(m["type"]) for m in decoder.feed(data) if isinstance(m, dict)]

@@ -127,8 +127,7 @@ class Agent:
 
     def _refuse(self, e: Exception) -> None:
         """Report a refusal, a system error, or what an order that can't be right has led to."""
-        code, text = codes.explain_failure(e)
-        self._line.send({"type": "refused", "code": code, "text": text})
+        self._report_trouble("", *codes.explain_failure(e))
 
     def order_hello(self, _m: messages.HelloMsg) -> None:
         """Do nothing: the wire has compared the versions."""
@@ -382,7 +381,8 @@ class Agent:
         self._loop.watch(self._lent[key].fileno())
         program = self._programs.get(key)
         if not (program and program.ended):
-            self._line.send({"type": "vanished", "key": key})
+            text = "lost its rank process, which was ended from outside"
+            self._report_trouble(key, codes.NODE_LOST, text)
 
     # --- ending without a head or without a keeper ---
 

@@ -31,7 +31,7 @@ JOURNAL_PATH = ".pslaunch/dispatch/journal"  # as in into_place.py, which is loa
 
 
 class JobFolders:
-    """The folders named by an order to prepare. `hand_over` gives the keeper the path of the log, and the lock."""
+    """The folders named by an order to prepare. `hand_over` gives the keeper the log's path and the lock."""
 
     def __init__(self, order: PrepareMsg, hand_over: Callable[[bytes, Sequence[int]], None]) -> None:
         self._hand_over = hand_over

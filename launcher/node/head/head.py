@@ -269,30 +269,26 @@ class Head:
         what = key if member else link.name
         check_shape(m["code"], is_failure_code, "code")
         code, text, advice = int(m["code"]), str(m["text"]), ""
+        link.line.send({"type": "noted"})
         if code == codes.TERM and not member:
             self.stop(signal.SIGTERM, text, code)
-            link.line.send({"type": "noted"})
             return
-        if code == codes.NODE_LOST:
+        if code == codes.NODE_LOST and not member:
             text, advice = f"was lost: {text}", make_lost_advice(self.placed.plan)
         log = member.log if member else ""
         failure = JobFailure(what, link.node.id, code, text, log=log, advice=advice)
-        if code == codes.NODE_LOST and not member:
-            link.bereft, returns = True, self._can_revive(link.node.id)
-            if len(self.placed.nodes) > 1 and self.placed.plan.outlives_head:
-                returns = not all(x.bereft or x.gone for x in self.links.values())
-                self._restarts.asked_s = self._loop.now()
-                self._loop.call_after(LOOK_FOR_ALL_S, self._decide)
-            self._supervisor.note_leaving(failure, self._loop.now(), returns=returns)
-        else:
+        if code != codes.NODE_LOST:
             self._supervisor.note_failure(failure, self._loop.now())
-        link.line.send({"type": "noted"})
-
-    def on_vanished(self, link: Link, m: messages.VanishedMsg) -> None:
-        text = "lost its rank process, which was ended from outside"
-        failure = JobFailure(str(m["key"]), link.node.id, codes.NODE_LOST, text)
+            return
         link.bereft, returns = True, self._can_revive(link.node.id)
-        self._supervisor.note_loss(failure, self._loop.now(), secondary=True, returns=returns)
+        if member:  # the process that had lent it its environment has ended
+            self._supervisor.note_loss(failure, self._loop.now(), secondary=True, returns=returns)
+            return
+        if len(self.placed.nodes) > 1 and self.placed.plan.outlives_head:
+            returns = not all(x.bereft or x.gone for x in self.links.values())
+            self._restarts.asked_s = self._loop.now()
+            self._loop.call_after(LOOK_FOR_ALL_S, self._decide)
+        self._supervisor.note_leaving(failure, self._loop.now(), returns=returns)
 
     def on_progress(self, _link: Link, m: messages.ProgressMsg) -> None:
         shapes = {k: PROGRESS.get("metric" if k.startswith("metric.") else k) for k in m}

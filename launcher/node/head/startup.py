@@ -18,7 +18,7 @@ from ..line import reach
 from ..link import JobFailure
 from ..logs import ADVICE_MARK
 from ..procs import WHY_LEFT
-from ..shapes import check_shape, is_count, is_failure_code, is_name, is_port, is_time
+from ..shapes import check_shape, is_count, is_name, is_port, is_time
 from .restarts import Restarts
 
 if TYPE_CHECKING:
@@ -347,7 +347,3 @@ class Startup:
         facts = job.Facts(run_dirs, self._bound_ports, self._shares)
         self.returning = set()
         self._desk.start(binding.bind(placed, facts))
-
-    def on_refused(self, link: Link, m: messages.RefusedMsg) -> None:
-        check_shape(m["code"], is_failure_code, "code")
-        self._desk.fail(link.make_failure(m["code"], str(m["text"])))

@@ -141,7 +141,6 @@ def encode(said: Mapping[str, Any] | str) -> bytes:
         ({**EXITED, "signal": "SIGKILL"}, "code can't be '0'"),
         ({**TROUBLE, "code": 0}, "code can't be '0'"),
         ({"type": "opened", "port": 65536}, "port can't be '65536'"),
-        ({"type": "refused", "code": 0, "text": ""}, "code can't be '0'"),
         ({"type": "started", "key": "trainer/0", "pid": [7]}, "pid can't be '[7]'"),
         *(({"type": kind, "python": "", "reached": []}, f"{kind!r} was not asked for")
           for kind in ("bound", "shut", "furnished", "reached")),
