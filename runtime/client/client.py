@@ -231,7 +231,7 @@ class Client(AbstractContextManager["Client"]):
 
     def _note(self, config: ParamConfig, rule: Optim, *, rows: bool) -> None:
         """Note the description of an object, for sets of files."""
-        if self._run.settings.asks_for_snapshots and self._run.snapshots is None:
+        if self._run.settings.snapshots.are_asked and self._run.snapshots is None:
             raise ValueError(
                 "snapshots and exports: call resume() before the first tensor, or leave them out"
             )

@@ -160,8 +160,8 @@ class Run:
         self.note_connected(remote.client, remote)
 
     def _measure(self) -> dict[str, int | float | str]:
-        told = dict[str, int | float | str]()
-        if self.snapshots and (self.settings.snapshot_steps or self.settings.snapshot_minutes):
+        found, told = self.settings.snapshots, dict[str, int | float | str]()
+        if self.snapshots and (found.steps or found.minutes):
             told["cut"] = self.snapshots.sealed
         if self.watch.steps:
             told["metric.steps_not_finite"] = self.watch.steps

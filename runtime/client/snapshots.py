@@ -80,7 +80,7 @@ class Snapshots:
         self._note_due = False
         progress = settings.job.progress
         self._wanted = Path(progress + WANTED_CUT) if progress else None  # a file if an agent wants a cut
-        self._exports = _Exports(settings.export_steps, client.incarnation)
+        self._exports = _Exports(settings.snapshots.export_steps, client.incarnation)
         self._making: Iterator[None] | None = None  # in trainer 0: the set that is not whole yet
         self._patience_s: float | None = 0.0  # for an answer; None: until it is there
         self.state: Message | None = None  # of this trainer, in the cut with which it has begun
@@ -113,10 +113,10 @@ class Snapshots:
     def _choose(self, objects: Sequence[Message]) -> None:
         """Let all pservers begin with the newest set of which they have all parts, if it is wanted."""
         settings, job = self._settings, self._settings.job
-        resume, of = settings.resume, ""
+        resume, of = settings.snapshots.resume, ""
         if resume.startswith(RESUME_OF):
             resume, of = "", f"-{resume.removeprefix(RESUME_OF)}-"
-        copies = settings.snapshot_copies
+        copies = settings.snapshots.copies
         if copies > (nodes := len({host for host, _ in settings.endpoints})):
             self._log(f"snapshot_copies={copies} has no effect beyond {nodes}: so many nodes have pservers")
         folder = str(Path(resume).absolute()) if resume not in ("", "1") else ""
@@ -168,7 +168,7 @@ class Snapshots:
         self._since += 1
         self._exports.since += 1
         settings, now_s = self._settings, time.monotonic()
-        steps, minutes = settings.snapshot_steps, settings.snapshot_minutes
+        steps, minutes = settings.snapshots.steps, settings.snapshots.minutes
         due = 0 < steps <= self._since or (minutes > 0 and now_s - self._last_s >= 60 * minutes)
         due = due or (self._wanted is not None and self._wanted.exists())
         exports = 0 < self._exports.steps <= self._exports.since and settings.trainer_id == 0
@@ -203,7 +203,7 @@ class Snapshots:
 
     def end_pass(self, describe: Callable[[], Message]) -> None:
         """Note what `describe` says of this trainer for cuts in the rest of the pass, which it has ended."""
-        if self._settings.snapshot_steps or self._settings.snapshot_minutes:
+        if self._settings.snapshots.steps or self._settings.snapshots.minutes:
             with self._giving_up():
                 self._note(describe(), 0, ended=True)
 
@@ -236,7 +236,7 @@ class Snapshots:
 
     def _make_set(self, question: Message) -> Iterator[None]:
         """Let all pservers make their parts of a set, and seal it; yield while answers are missing."""
-        copies, step = self._settings.snapshot_copies, question["step"]
+        copies, step = self._settings.snapshots.copies, question["step"]
         parts = yield from self._ask_all(question)
         if question["ask"] == "parts" and copies > 1:
             known = {"copies": copies, "pservers": self._settings.endpoints}

@@ -12,6 +12,25 @@ from ..shared import env
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SnapshotSettings:
+    """Arguments of `init()` for snapshots and exports: those of env.SNAPSHOT_ARGS."""
+
+    steps: int = 0
+    minutes: float = 0.0
+    dir: str = ""
+    keep: int = 1
+    copies: int = 1
+    export_steps: int = 0
+    export_dir: str = ""
+    resume: str = ""
+
+    @property
+    def are_asked(self) -> bool:
+        """True if this training takes snapshots or exports, or begins with a snapshot."""
+        return bool(self.steps or self.minutes or self.export_steps or self.resume)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """Arguments of `init()`, documented by env.INIT_ARGS, and this process's job; use_gpu is refused."""
 
@@ -37,26 +56,14 @@ class Settings:
     local: bool | None
     nan: str
     no_save: bool
-    snapshot_steps: int
-    snapshot_minutes: float
-    snapshot_dir: str
-    snapshot_keep: int
-    snapshot_copies: int
-    export_steps: int
-    export_dir: str
-    resume: str
+    snapshots: SnapshotSettings
     job: env.Job
     flags: frozenset[str] = frozenset()  # trainer flags given in the environment
 
     @property
-    def asks_for_snapshots(self) -> bool:
-        """True if this training takes snapshots or exports, or begins with a snapshot."""
-        return bool(self.snapshot_steps or self.snapshot_minutes or self.export_steps or self.resume)
-
-    @property
     def uses_snapshots(self) -> bool:
         """True if they are asked for, or this is a restart, which may begin with a snapshot."""
-        return self.asks_for_snapshots or self.job.epoch > 0
+        return self.snapshots.are_asked or self.job.epoch > 0
 
     @property
     def endpoints(self) -> list[tuple[str, int]]:
@@ -86,6 +93,8 @@ def resolve(arguments: Mapping[str, object], environ: Mapping[str, str]) -> Sett
             "use_gpu=True: this build has no GPU (with_gpu OFF), it computes on the CPU; set "
             "use_gpu=False, or use a framework with GPU support"
         )
+    own = {name.removeprefix("snapshot_"): values.pop(name) for name in env.SNAPSHOT_ARGS}
+    values["snapshots"] = SnapshotSettings(**own)
     settings = Settings(**values, job=env.read_job(environ), flags=flags)
     trainer, trainers = settings.trainer_id, settings.num_gradient_servers
     if trainer >= trainers:

@@ -10,6 +10,7 @@ import pytest
 
 from pslaunch.runtime.client import snapshots
 from pslaunch.runtime.client.snapshots import ALL, EXPORT, Snapshots
+from pslaunch.runtime.process.settings import SnapshotSettings
 
 
 class Clock:
@@ -42,9 +43,7 @@ class Steps:
         given: Any = SimpleNamespace(
             trainer_id=trainer,
             endpoints=[],
-            snapshot_steps=steps,
-            snapshot_minutes=minutes,
-            export_steps=exports,
+            snapshots=SnapshotSettings(steps=steps, minutes=minutes, export_steps=exports),
             job=SimpleNamespace(job_id="", epoch=0, progress=progress),
         )
         self._snapshots = Snapshots(given, client, sync=True, log=print, on_sealed=lambda: None)
