@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import numpy as np
 
 from .. import _core
 from ..engine.arrays import F32, U64, Ids
-
-if TYPE_CHECKING:
-    from .caller import Caller
 
 MESSAGES = "messages of trainers"  # name of the table
 COLS = 64
@@ -50,10 +47,20 @@ def join_numbers(rows: F32, like: Ids) -> Ids:
     return found
 
 
+class Sender(Protocol):
+    """What messages need of a caller."""
+
+    trainer_id: int
+
+    def call(self, add: Callable[[], object]) -> object: ...
+    def barrier(self) -> None: ...
+    def make_message_table(self) -> int: ...
+
+
 class Messages:
     """The table of messages: the last object of all trainers, whoever makes it first."""
 
-    def __init__(self, caller: Caller, core: _core.Client, trainers: int) -> None:
+    def __init__(self, caller: Sender, core: _core.Client, trainers: int) -> None:
         self._caller, self._core = caller, core
         self._trainer, self._trainers = caller.trainer_id, trainers
         self._count = 0  # of calls of gather()

@@ -150,8 +150,8 @@ def test_variables_of_all_places_come_together(tmp_path: Path) -> None:
 def test_a_workspace_on_the_command_line_is_not_held_against_a_package_in_the_file(tmp_path: Path) -> None:
     found = gathered(tmp_path, "job_dispatch_package = 'ws'\n", "--job_workspace=.")
     assert "job_workspace" in found and "job_dispatch_package" not in found
-    both = gathered(tmp_path, "job_dispatch_package = 'ws'\njob_workspace = 'w'\n")
-    assert "job_workspace" in both and "job_dispatch_package" in both
+    with pytest.raises(SpecError, match=r"job_workspace=w and .*job_dispatch_package=ws are both given"):
+        gathered(tmp_path, "job_dispatch_package = 'ws'\njob_workspace = 'w'\n")
 
 
 @pytest.mark.parametrize(

@@ -370,7 +370,7 @@ def test_an_option_without_effect_is_an_error(ws: Path, option: str, given: dict
 
 def test_one_way_to_say_the_same(ws: Path) -> None:
     with pytest.raises(SpecError, match="--job_workspace=ws and --job_dispatch_package=ws"):
-        make(ws.parent, job_workspace="ws", job_dispatch_package="ws")
+        make_spec("local", ["--job_workspace=ws", "--job_dispatch_package=ws"], ws.parent, {})
     split = Split({"num_passes": [Value("1", "")]})
     with pytest.raises(SpecError, match="--num_passes and --env PADDLE_INIT_NUM_PASSES"):
         make(ws, split, ["PADDLE_INIT_NUM_PASSES=2"])
