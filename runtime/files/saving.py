@@ -13,7 +13,7 @@ import json
 import os
 import struct
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import IO, Any
@@ -115,6 +115,18 @@ class SaveError(OSError):
     """A shard could not be saved; the text names the file and the system's error."""
 
 
+@contextlib.contextmanager
+def saving(path: Path) -> Iterator[None]:
+    """Raise SaveError for an error of the system, with its words and a remedy."""
+    try:
+        yield
+    except SaveError:
+        raise
+    except OSError as e:
+        words = os.strerror(e.errno) if e.errno else str(e)
+        raise SaveError(f"{path} could not be saved: {words}{find_remedy(e)}") from None
+
+
 def prepare_folder(folder: Path, option: str = "--save_dir=") -> None:
     """Make the folder, check that it takes a file, and remove what a kill left there. Raises SaveError."""
     try:
@@ -139,14 +151,12 @@ def _remove_abandoned(path: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable. Raises SaveError."""
-    try:
+    with saving(folder):
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
-    except OSError as e:
-        raise SaveError(f"{folder}: could not be saved: {e.strerror}{find_remedy(e)}") from None
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -174,10 +184,8 @@ class File:
         """Create the file with its start. Raises SaveError."""
         self.path = folder / name
         self._beside = folder / f".{name}.part"
-        try:
+        with saving(self.path):
             self._file = self._open()
-        except OSError as e:
-            raise self.make_error(e) from None
         self._digest = hashlib.sha256()
         self.append(start)
         self._least = len(start) + DIGEST_BYTES
@@ -194,21 +202,17 @@ class File:
 
     def append(self, piece: bytes | memoryview) -> None:
         """Write further content. Raises SaveError."""
-        try:
+        with saving(self.path):
             self._digest.update(piece)
             self._file.write(piece)
-        except OSError as e:
-            raise self.make_error(e) from None
 
     def seal(self) -> Entry:
         """Write the digest of the content, and wait until the file is on the disk. Raises SaveError."""
         digest = self._digest.digest()
         self.append(digest)
-        try:
+        with saving(self.path):
             self._file.flush()
             os.fsync(self._file.fileno())
-        except OSError as e:
-            raise self.make_error(e) from None
         return Entry(self.path.name, self._file.tell(), digest.hex())
 
     def finish(self) -> Entry:
@@ -218,11 +222,6 @@ class File:
         sync_folder(self.path.parent)
         return entry
 
-    def make_error(self, e: OSError) -> SaveError:
-        """Return an error with the final name of the file and the system's words."""
-        words = os.strerror(e.errno) if e.errno else str(e)
-        return SaveError(f"{self.path} could not be saved: {words}{find_remedy(e)}")
-
     @property
     def empty(self) -> bool:
         """True if the file has no objects."""
@@ -230,10 +229,8 @@ class File:
 
     def place(self) -> None:
         """Rename the file to its final name. Raises SaveError."""
-        try:
+        with saving(self.path):
             self._beside.replace(self.path)
-        except OSError as e:
-            raise self.make_error(e) from None
 
     def close(self) -> None:
         """Close the file; remove it unless it has its final name."""
