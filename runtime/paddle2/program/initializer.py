@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,12 +23,14 @@ __all__ = [
 DRAWS = 8  # of a truncated value; later ones are needed once in 10**10 values
 
 
-class Initializer(ABC):
-    """Base of all initial values."""
+class Initializer:
+    """Base of all initial values. Those that do not depend on the shape are fields of a configuration."""
 
-    @abstractmethod
+    _fields: Mapping[str, Any]
+
     def begin(self, config: ParamConfig, shape: Sequence[int]) -> ParamConfig:
         """Return the configuration of a parameter of this shape with its initial values, instead of 0."""
+        return replace(config, **self._fields)
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
@@ -64,10 +65,7 @@ class Constant(Initializer):
     """The same value everywhere."""
 
     def __init__(self, value: float = 0.0) -> None:
-        self._value = float(value)
-
-    def begin(self, config: ParamConfig, shape: Sequence[int]) -> ParamConfig:
-        return replace(config, mean=self._value)
+        self._fields = {"mean": float(value)}
 
 
 class Uniform(Initializer):
@@ -76,10 +74,8 @@ class Uniform(Initializer):
     def __init__(self, low: float = -1.0, high: float = 1.0, name: str | None = None) -> None:
         if low > high:
             raise ValueError(f"initializer.Uniform: low={low} is above high={high}")
-        self._low, self._high = float(low), float(high)
-
-    def begin(self, config: ParamConfig, shape: Sequence[int]) -> ParamConfig:
-        return _spread(config, (self._low + self._high) / 2, (self._high - self._low) / 2)
+        low, high = float(low), float(high)
+        self._fields = _spread((low + high) / 2, (high - low) / 2)
 
 
 class Normal(Initializer):
@@ -88,18 +84,14 @@ class Normal(Initializer):
     def __init__(self, mean: float = 0.0, std: float = 1.0, name: str | None = None) -> None:
         if not 0.0 <= std < float("inf"):
             raise ValueError(f"initializer.Normal: std={std} must be finite and not negative")
-        self._mean, self._std = float(mean), float(std)
-
-    def begin(self, config: ParamConfig, shape: Sequence[int]) -> ParamConfig:
-        return replace(config, mean=self._mean, std=self._std)
+        self._fields = {"mean": float(mean), "std": float(std)}
 
 
 class TruncatedNormal(Normal):
     """Normal distribution, without values further than 2 std from the mean."""
 
     def begin(self, config: ParamConfig, shape: Sequence[int]) -> ParamConfig:
-        make = _TruncatedMaker(shape=tuple(shape), mean=self._mean, std=self._std)
-        return replace(config, mean=self._mean, std=self._std, initializer=make)
+        return replace(config, **self._fields, initializer=_TruncatedMaker(tuple(shape), **self._fields))
 
 
 class XavierUniform(Initializer):
@@ -117,7 +109,7 @@ class XavierUniform(Initializer):
         return math.sqrt(2.0 / (fan_in + fan_out))
 
     def begin(self, config: ParamConfig, shape: Sequence[int]) -> ParamConfig:
-        return _spread(config, 0.0, math.sqrt(3.0) * self._find_std(shape))
+        return replace(config, **_spread(0.0, math.sqrt(3.0) * self._find_std(shape)))
 
 
 class XavierNormal(XavierUniform):
@@ -139,7 +131,7 @@ class KaimingUniform(Initializer):
         return self._gain / math.sqrt(self._fan_in or _find_fans(shape)[0])
 
     def begin(self, config: ParamConfig, shape: Sequence[int]) -> ParamConfig:
-        return _spread(config, 0.0, math.sqrt(3.0) * self._find_std(shape))
+        return replace(config, **_spread(0.0, math.sqrt(3.0) * self._find_std(shape)))
 
 
 class KaimingNormal(KaimingUniform):
@@ -176,8 +168,8 @@ class _GivenMaker:
         return np.frombuffer(self.data, np.float32).reshape(self.shape)
 
 
-def _spread(config: ParamConfig, mean: float, half: float) -> ParamConfig:
-    return replace(config, kind="uniform" if half else "normal", mean=mean, std=half)
+def _spread(mean: float, half: float) -> dict[str, Any]:
+    return {"kind": "uniform" if half else "normal", "mean": mean, "std": half}
 
 
 def _find_fans(shape: Sequence[int]) -> tuple[int, int]:
@@ -187,7 +179,7 @@ def _find_fans(shape: Sequence[int]) -> tuple[int, int]:
     return math.prod(shape[1:]), shape[0] * math.prod(shape[2:])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _TruncatedMaker:
     shape: tuple[int, ...]
     mean: float
