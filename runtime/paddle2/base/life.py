@@ -73,46 +73,11 @@ class Fleet:
         prepare({})
         self._part = part
 
-    def _get_part(self) -> Part:
+    def get_part(self) -> Part:
+        """Return this process's part in the job."""
         if self._part is None:
             raise RuntimeError("call fleet.init() first: this process does not know its part in the job")
         return self._part
-
-    def is_server(self) -> bool:
-        """Return True if this process is a server."""
-        return self._get_part().is_server
-
-    def is_worker(self) -> bool:
-        """Return True if this process is a worker."""
-        return not self._get_part().is_server
-
-    def is_first_worker(self) -> bool:
-        """Return True if this process is worker 0."""
-        return self.is_worker() and self._get_part().index == 0
-
-    def worker_index(self) -> int:
-        """Return the index of this process among those of its role."""
-        return self._get_part().index
-
-    server_index = worker_index
-
-    def worker_num(self) -> int:
-        """Return the number of workers."""
-        return self._get_part().workers
-
-    def server_num(self) -> int:
-        """Return the number of servers; 0 if this worker trains alone."""
-        return len(self._get_part().servers)
-
-    def server_endpoints(self, to_string: bool = False) -> list[str] | str:
-        """Return host:port of each server, joined with commas if `to_string`."""
-        found = self._get_part().servers
-        return ",".join(found) if to_string else list(found)
-
-    def worker_endpoints(self, to_string: bool = False) -> list[str] | str:
-        """Return host:port of each worker, joined with commas if `to_string`; none are needed."""
-        found = self._get_part().worker_endpoints
-        return ",".join(found) if to_string else list(found)
 
     # -- server
 
@@ -307,7 +272,7 @@ class Fleet:
                 self._client.finish()
 
     def _check_role(self, where: str, *, server: bool) -> tuple[Part, Settings]:
-        part = self._get_part()
+        part = self.get_part()
         if part.is_server != server:
             own, asked = ("server", "is_worker") if part.is_server else ("worker", "is_server")
             raise RuntimeError(

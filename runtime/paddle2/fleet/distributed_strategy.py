@@ -155,7 +155,7 @@ class DistributedOptimizer:
         In `sync` a step's gradient is the mean over workers; in other modes each worker's counts alone.
         """
         refuse_choices(parameters, no_grad_set)
-        workers = FLEET.worker_num()
+        workers = FLEET.get_part().workers
         mode = self._optimizer.strategy.mode
         share = 1.0 / workers if mode == "sync" else 1.0
         self._optimizer.moves = 1.0 if mode == "geo" else 1.0 / workers  # geo takes the mean of models

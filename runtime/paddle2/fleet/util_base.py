@@ -49,14 +49,15 @@ class UtilBase:
         """Return this worker's share of the files: neighbours, and one more for the first few workers."""
         if isinstance(files, str):
             raise TypeError(f"fleet.util.get_file_shard: files={files!r}, expected a list of files")
-        index, workers = FLEET.worker_index(), FLEET.worker_num()
-        size, more = divmod(len(files), workers)
-        first = index * size + min(index, more)
-        return list(files[first : first + size + (index < more)])
+        part = FLEET.get_part()
+        size, more = divmod(len(files), part.workers)
+        first = part.index * size + min(part.index, more)
+        return list(files[first : first + size + (part.index < more)])
 
     def print_on_rank(self, message: object, rank_id: int) -> None:
         """Print a message on one worker alone."""
-        if FLEET.is_worker() and FLEET.worker_index() == rank_id:
+        part = FLEET.get_part()
+        if not part.is_server and part.index == rank_id:
             print(message, flush=True)
 
 

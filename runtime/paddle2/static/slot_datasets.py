@@ -224,14 +224,14 @@ class InMemoryDataset(QueueDataset):
         its own. `thread_num` has no effect.
         """
         columns = choose_samples(self._get_columns("global_shuffle"), self._order)
-        if fleet is not None and FLEET.worker_num() > 1:
-            slots, own = self.get_settings().use_var, FLEET.worker_index()
+        if fleet is not None and (part := FLEET.get_part()).workers > 1:
+            slots = self.get_settings().use_var
             own_order = f"{get_settings().seed}/all/{next(self._global_shuffles)}"
             order, parts = random.Random(FLEET.gather(own_order.encode(), "global_shuffle")[0].decode()), []
             for data in _gather(pack_columns(columns)):
                 other = unpack_columns(data, slots)
-                dealt = [order.randrange(FLEET.worker_num()) for _ in range(count_samples(other))]
-                parts.append(choose_samples(other, np.flatnonzero(np.array(dealt, np.int64) == own)))
+                dealt = [order.randrange(part.workers) for _ in range(count_samples(other))]
+                parts.append(choose_samples(other, np.flatnonzero(np.array(dealt, np.int64) == part.index)))
             columns = join_columns(parts, slots)
         self._take(columns)
         self.local_shuffle()
