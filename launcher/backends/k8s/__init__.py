@@ -57,14 +57,11 @@ class K8sFace(Face):
     place_hint, places = "--namespace=NAME asks a cluster", "spec:find_cluster"
 
     def make_spec(self, line: CommandLine) -> JobSpec:
-        from .spec import RUN_DIGITS, make_k8s_spec, refuse_about_launcher
+        from .spec import RUN_DIGITS, make_k8s_spec
 
         require_extra(self.extra)
         run = {APPLY: os.urandom(RUN_DIGITS // 2).hex(), CHECK: RUN_DIGITS * "0", RENDER: ""}[line.command]
-        spec = make_k8s_spec(line, run)
-        if not run:
-            refuse_about_launcher(line.given)
-        return spec
+        return make_k8s_spec(line, run)
 
     def act(self, line: CommandLine, spec: JobSpec) -> int | None:
         if line.command == RENDER:

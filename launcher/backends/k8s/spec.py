@@ -57,7 +57,8 @@ MAX_NAME: Final = 63  # of a label, a host name or a service
 RUN_DIGITS: Final = 6  # that make a name unique
 # Without effect where no launcher follows the job.
 OF_LAUNCHER: Final = (
-    "detach", "lease", "fetch_output", "fetch_logs", "log_to", "dry_run", "validate", "json",
+    "kubeconfig", "context", "detach", "lease", "fetch_output", "fetch_logs", "log_to", "dry_run",
+    "validate", "json",
 )  # fmt: skip
 ATTACHED_LINGER_S: Final = 120.0
 DETACHED_LINGER_S: Final = 600.0
@@ -185,13 +186,9 @@ def make_k8s_spec(line: CommandLine, run: str = "") -> JobSpec:
     _check_save_dir(spec)
     if run:
         refuse_without_effect(given, "output_dir", "where the job is started")
-    return spec
-
-
-def refuse_about_launcher(given: Given) -> None:
-    """Raise SpecError for options of the command line that manifests can't have."""
-    for name in ("kubeconfig", "context", *OF_LAUNCHER):
+    for name in () if run else OF_LAUNCHER:
         refuse_without_effect(given, name, "on manifests; no cluster is asked for them")
+    return spec
 
 
 def _choose_linger_s(given: Given, reach: K8sReach, *, detach: bool) -> float:

@@ -154,7 +154,7 @@ def test_bytes_that_a_program_can_use_need_no_unit(folder: Path) -> None:
 def test_given_values_reach_the_pods(folder: Path) -> None:
     words = "--cpu=500m --memory=1.5Gi --gpus=2 --server=script --node_selector=example.com/disk=ssd "
     words += "--pvc=d:/data/ --deadline=60 -n=team --kubeconfig=/k --context=big"
-    reach = make_reach(folder, *words.split())
+    reach = make(folder, *words.split(), run="abcdef").site.reach
     assert (reach.cpu, reach.memory, reach.gpus, reach.deadline_s) == ("500m", "1.5Gi", 2, 60.0)
     few = ("--server=script", "--gpus_per_trainer=2", "--nodes=2", "--worker_num=5")
     assert make_reach(folder, *few).gpus == 6, "three trainers are in one pod"
