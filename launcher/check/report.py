@@ -28,9 +28,8 @@ UNKNOWN_CELL: Final = "?"
 
 def tell(seen: Sequence[Seen], findings: Sequence[Finding], out: TextIO, *, as_json: bool) -> int:
     """Write the report about hosts, as `report` does; return the exit code."""
-    table, names = make_hosts_table(seen, findings), [one.host for one in seen]
-    data = make_hosts_data(seen, findings)
-    return report(table, findings, data, out, names, "the host", as_json=as_json)
+    table, data = make_hosts_table(seen, findings), make_hosts_data(seen, findings)
+    return report(table, findings, data, out, [one.host for one in seen], as_json=as_json)
 
 
 def report(
@@ -38,16 +37,12 @@ def report(
     findings: Sequence[Finding],
     data: Iterable[Mapping[str, Any]],
     out: TextIO,
-    names: Sequence[str] = ("",),
-    what: str = "the cluster",
+    hosts: Sequence[str] = (),
     *,
     as_json: bool,
 ) -> int:
-    """Write a report as `show` does; return the exit code.
-
-    names: of the hosts; what: the only one.
-    """
-    show(table, make_finding_lines(findings, names, what), data, out, as_json=as_json)
+    """Write a report on these hosts, or on a cluster, as `show` does; return the exit code."""
+    show(table, make_finding_lines(findings, hosts), data, out, as_json=as_json)
     return choose_check_code(findings)
 
 
@@ -76,26 +71,23 @@ def make_advice(finding: Finding, host: str) -> str:
     return re.sub(r"\bHOST\b", lambda _: parse_hosts([host], host)[0].ssh_words, finding.advice)
 
 
-def make_finding_lines(
-    findings: Sequence[Finding], names: Sequence[str] = ("",), what: str = "the cluster"
-) -> list[str]:
+def make_finding_lines(findings: Sequence[Finding], hosts: Sequence[str] = ()) -> list[str]:
     """Return a line for each finding with its hosts and advice, problems first; then a count."""
-    lines = []
+    lines, names = [], hosts or ("",)
     for level in ("problem", "warning"):
         same: dict[Finding, list[str]] = {}
         for f in findings:
             if f.level == level:
                 same.setdefault(f._replace(node=0), []).append(names[f.node])
         lines += [
-            f"{LEVEL_WORDS[f.level]} {', '.join(hosts)}{hosts[0] and ': '}{f.kind}: {f.text}; "
-            f"what to do: {make_advice(f, hosts[0])}"
-            for f, hosts in same.items()
+            f"{LEVEL_WORDS[f.level]} {', '.join(at)}{at[0] and ': '}{f.kind}: {f.text}; "
+            f"what to do: {make_advice(f, at[0])}"
+            for f, at in same.items()
         ]
     bad = {f.node for f in findings if f.level == "problem"}
-    if len(names) == 1:
-        return [*lines, f"{what} can't be used" if bad else f"{what} can be used"]
-    hosts = f"{len(names)} hosts"
-    return [*lines, f"{len(bad)} of {hosts} can't be used" if bad else f"{hosts} can be used"]
+    whole = f"{len(hosts)} hosts" if hosts[1:] else "the host" if hosts else "the cluster"
+    some = f"{len(bad)} of {whole}" if hosts[1:] else whole
+    return [*lines, f"{some} can't be used" if bad else f"{whole} can be used"]
 
 
 def make_row(columns: Sequence[str], cells: Mapping[str, str], findings: Sequence[Finding]) -> list[Cell]:
