@@ -26,12 +26,6 @@ class RefusedError(HostError):
     """Refusal of paramiko, or no common algorithm; the ssh binary may still succeed."""
 
 
-class StartError(HostError):
-    """A boot that ended before its marker."""
-
-    code: int | None = None  # of its end, if that came by itself
-
-
 class BusyError(Exception):
     """Connection closed before a login was tried; worth a retry."""
 
@@ -78,14 +72,14 @@ class Deadline:
 
 
 def boot(channel: Channel, name: str, booted: Boot, deadline: Deadline) -> None:
-    """Let `pslaunch.node` begin at the other end. Raises StartError; then the channel is closed."""
+    """Let `pslaunch.node` begin at the other end. Raises HostError; then the channel is closed."""
     writer = threading.Thread(target=_send, args=(channel.write_fd, booted.payload), daemon=True)
     writer.start()
     try:
         wait_for_marker(lambda n: _read(channel.read_fd, n, deadline), booted.marker)
         writer.join()
         return
-    except (NoMarkerError, TimeoutError) as e:
+    except NoMarkerError as e:
         failed = e
     error = _make_start_error(name, failed, channel.wait(BOOT_END_S), channel)
     channel.abort()
@@ -104,20 +98,16 @@ def _read(fd: int, n: int, deadline: Deadline) -> bytes:
     poll.register(fd, select.POLLIN)
     while not poll.poll(SLICE_S * 1000):
         if deadline.is_over:
-            raise TimeoutError(
-                f"no answer within {deadline.limit_s:g} s; a login file may wait for something"
-            )
+            limit = f"no answer within {deadline.limit_s:g} s"
+            raise NoMarkerError(b"", f"{limit}; a login file may wait for something")
     return os.read(fd, n)
 
 
-def _make_start_error(name: str, failed: Exception, code: int | None, channel: Channel) -> StartError:
-    """Return the error for a failed boot. failed: with `noise`, if any was read."""
-    said = " / ".join(text for text in (channel.tail.get_text()[-500:], getattr(failed, "noise", "")) if text)
+def _make_start_error(name: str, failed: NoMarkerError, code: int | None, channel: Channel) -> HostError:
+    said = " / ".join(text for text in (channel.tail.get_text()[-500:], failed.noise) if text)
     ours = next((line for line in said.splitlines() if line.startswith("pslaunch boot: no Python")), "")
     if ours:
         what = "install one, or set --agent_python"
-        return StartError(name, "python", f"{ours.removeprefix('pslaunch boot: ')}; {what}")
+        return HostError(name, "python", f"{ours.removeprefix('pslaunch boot: ')}; {what}")
     ended = f"the login shell ended with {code}" if code is not None else "the connection was closed"
-    error = StartError(name, "start", "; ".join(text for text in (str(failed) or ended, said) if text))
-    error.code = code
-    return error
+    return HostError(name, "start", "; ".join(text for text in (str(failed) or ended, said) if text))

@@ -10,7 +10,7 @@ import subprocess
 import threading
 
 from ....errors import HostError
-from .attempt import BusyError, Deadline, RefusedError, StartError, boot
+from .attempt import BusyError, Deadline, boot
 from .boot import COMMAND, Boot
 from .channel import BinaryChannel, Tail
 from .hostkeys import ADVICE
@@ -73,8 +73,8 @@ def _try_once(
     try:
         boot(channel, settings.name, booted, deadline)
         return channel
-    except StartError as e:
-        if e.code == _SSH_FAILED:
+    except HostError:
+        if channel.status == _SSH_FAILED:
             raise _make_refusal(settings, channel.tail) from None
         raise
 
@@ -86,5 +86,4 @@ def _make_refusal(settings: HopSettings, tail: Tail) -> HostError | BusyError:
         return BusyError(f"ssh: {words}")
     if step == "host key" and re.search("No .* key is known", words):
         words += f"; {ADVICE}"
-    error = RefusedError if step == "authenticate" else HostError
-    return error(settings.name, step, f"ssh: {words or 'no reason given'}")
+    return HostError(settings.name, step, f"ssh: {words or 'no reason given'}")

@@ -94,8 +94,7 @@ class Askpass:
         self._ask = ask
         self._folder = Path(tempfile.mkdtemp(prefix="pslaunch-ask-"))  # 0700
         program = self._folder / "askpass"
-        (self._folder / "askpass.py").write_text(_PROGRAM)
-        words = shlex.join([sys.executable, "-I", "-S", f"{program}.py"])
+        words = shlex.join([sys.executable, "-I", "-S", "-c", _PROGRAM])
         program.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
         program.chmod(0o700)
         self._tickets: dict[str, tuple[Deadline, set[str]]] = {}
