@@ -40,9 +40,8 @@ class Connector:
     """Factory of connections, with their shared known hosts and passphrases."""
 
     def __init__(self, ask: Callable[[str], str] | None, cancel: threading.Event) -> None:
-        self._host_keys, self._passphrases = hostkeys.HostKeyChecker(ask), Passphrases(ask)
-        self._cancel = cancel
-        self._lock = threading.Lock()
+        self._ask, self._passphrases, self._cancel = ask, Passphrases(ask), cancel
+        self._lock, self._checking = threading.Lock(), threading.Lock()
         self._opening = weakref.WeakSet[Any]()  # sockets, and channels through jump hosts
         self._proxies: list[subprocess.Popen[bytes]] = []
 
@@ -74,8 +73,8 @@ class Connector:
         proof = Proof(settings, self._passphrases, deadline)
 
         def check(_client: object, _name: str, key: Any) -> None:
-            with deadline.stop_clock():
-                self._host_keys.check(settings, key)
+            with deadline.stop_clock(), self._checking:  # asks once about a host with two names
+                hostkeys.check_key(settings, key, self._ask)
 
         kwargs: dict[str, Any] = {
             "auth_strategy": proof,

@@ -10,7 +10,6 @@ import base64
 import contextlib
 import fnmatch
 import shlex
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,41 +76,30 @@ def find_entries(settings: HopSettings) -> list[KnownHost]:
     return [entry for entry in entries if entry.covers(settings.hostname) and not settings.host_key_alias]
 
 
-class HostKeyChecker:
-    """Checker of the keys of all hops; asks one question at a time."""
-
-    def __init__(self, ask: Callable[[str], str] | None) -> None:
-        self._ask = ask
-        self._lock = threading.Lock()
-
-    def check(self, settings: HopSettings, key: Any) -> None:
-        """Check a host key of paramiko. Raises HostError, step "host key", if it is not trusted."""
-        shown = f"its {key.get_name()} key is {key.fingerprint}"
-        with self._lock:  # ask once about a host with two names
-            entries = find_entries(settings)
-            equal = {entry.marker: entry.where for entry in entries if entry.key == key.asbytes()}
-            if "@revoked" in equal:
-                raise _make_error(settings, f"{shown}, which {equal['@revoked']} revokes")
-            if "" in equal or settings.strict == "no":
-                return
-            # A line without a port can confirm a key but not contradict it.
-            others = [entry for entry in entries if not entry.marker and entry.covers(settings.address)]
-            if others:
-                where = next((e for e in others if e.key_type == key.get_name()), others[0]).where
-                forget = shlex.join(["ssh-keygen", "-R", settings.address, "-f", where.rpartition(":")[0]])
-                why = "someone may intercept the connection, or the host was reinstalled; in that case"
-                raise _make_error(settings, f"{shown}, but {where} has another: {why}: {forget}")
-            if settings.strict != "accept-new" and not self._is_trusted(settings, shown):
-                raise _make_error(settings, f"{shown}, which is not known; {ADVICE}")
-            if settings.user_known_hosts:
-                _remember(Path(settings.user_known_hosts[0]), settings, key)
-
-    def _is_trusted(self, settings: HopSettings, shown: str) -> bool:
-        """Ask the user, if there is one and the policy lets it."""
-        if self._ask is None or settings.strict != "ask":
-            return False
+def check_key(settings: HopSettings, key: Any, ask: Callable[[str], str] | None) -> None:
+    """Check a host key of paramiko. Raises HostError, step "host key", if it is not trusted."""
+    shown = f"its {key.get_name()} key is {key.fingerprint}"
+    entries = find_entries(settings)
+    equal = {entry.marker: entry.where for entry in entries if entry.key == key.asbytes()}
+    if "@revoked" in equal:
+        raise _make_error(settings, f"{shown}, which {equal['@revoked']} revokes")
+    if "" in equal or settings.strict == "no":
+        return
+    # A line without a port can confirm a key but not contradict it.
+    others = [entry for entry in entries if not entry.marker and entry.covers(settings.address)]
+    if others:
+        where = next((e for e in others if e.key_type == key.get_name()), others[0]).where
+        forget = shlex.join(["ssh-keygen", "-R", settings.address, "-f", where.rpartition(":")[0]])
+        why = "someone may intercept the connection, or the host was reinstalled; in that case"
+        raise _make_error(settings, f"{shown}, but {where} has another: {why}: {forget}")
+    trusted = settings.strict == "accept-new"
+    if settings.strict == "ask" and ask:
         question = f"{settings.name} ({settings.address}) is not known; {shown}. Connect? (yes/no) "
-        return self._ask(question).strip().lower() in ("yes", "y")
+        trusted = ask(question).strip().lower() in ("yes", "y")
+    if not trusted:
+        raise _make_error(settings, f"{shown}, which is not known; {ADVICE}")
+    if settings.user_known_hosts:
+        _remember(Path(settings.user_known_hosts[0]), settings, key)
 
 
 def _make_error(settings: HopSettings, detail: str) -> HostError:

@@ -9,7 +9,7 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from pslaunch.backends.fabric.ssh.hostkeys import HostKeyChecker, find_entries, sort_key_types
+from pslaunch.backends.fabric.ssh.hostkeys import check_key, find_entries, sort_key_types
 from pslaunch.backends.fabric.ssh.settings import HopSettings
 from pslaunch.errors import HostError
 from support.sshd import needs_openssh
@@ -41,9 +41,9 @@ def write(known: Path, *lines: str) -> None:
     known.write_text("\n".join(lines))
 
 
-def refusal(settings: HopSettings, checker: HostKeyChecker, key: paramiko.PKey = KEY) -> str:
+def refusal(settings: HopSettings, key: paramiko.PKey = KEY, ask: Callable[[str], str] | None = None) -> str:
     with pytest.raises(HostError) as caught:
-        checker.check(settings, key)
+        check_key(settings, key, ask)
     assert caught.value.step == "host key"
     return str(caught.value)
 
@@ -73,16 +73,16 @@ def test_names_of_known_hosts_are_matched_as_by_ssh(
     write(known, "# comment", "", "broken", "node ssh-rsa a", f"{names} {text()} a comment\n")
     settings = host(port=port, strict="yes")
     if is_known:
-        HostKeyChecker(None).check(settings, KEY)
+        check_key(settings, KEY, None)
     else:
-        assert "which is not known" in refusal(settings, HostKeyChecker(None))
+        assert "which is not known" in refusal(settings)
 
 
 def test_a_key_of_another_kind_is_a_changed_one(known: Path, host: Callable[..., HopSettings]) -> None:
     write(known, "# first", f"node {text(ANOTHER_KIND)}", f"node {text(OTHER)}", "")
-    said = refusal(host(strict="accept-new"), HostKeyChecker(lambda _q: "yes"))
+    said = refusal(host(strict="accept-new"), ask=lambda _q: "yes")
     assert f"{known}:3 has another" in said and known.read_text().count("\n") == 3
-    assert f"{known}:2 has another" in refusal(host(), HostKeyChecker(None), paramiko.RSAKey.generate(1024))
+    assert f"{known}:2 has another" in refusal(host(), paramiko.RSAKey.generate(1024))
 
 
 @pytest.mark.parametrize("how", [{"port": 2200, "strict": "accept-new"}, {"strict": "no"}])
@@ -90,14 +90,14 @@ def test_a_line_without_the_port_and_a_policy_contradict_no_key(
     known: Path, host: Callable[..., HopSettings], how: dict[str, object]
 ) -> None:
     write(known, f"node {text(OTHER)}\n")
-    HostKeyChecker(None).check(host(**how), KEY)
+    check_key(host(**how), KEY, None)
 
 
 def test_a_revoked_key_is_refused_even_if_known_elsewhere(
     known: Path, host: Callable[..., HopSettings]
 ) -> None:
     write(known, f"node {text()}", f"@revoked * {text()}\n")
-    assert f"{known}:2 revokes" in refusal(host(strict="no"), HostKeyChecker(None))
+    assert f"{known}:2 revokes" in refusal(host(strict="no"))
 
 
 @needs_openssh
@@ -106,16 +106,16 @@ def test_accept_new_writes_to_the_first_file(
     known: Path, host: Callable[..., HopSettings], hashed: bool
 ) -> None:
     settings = host(port=2200, hash_known_hosts=hashed, strict="accept-new")
-    HostKeyChecker(None).check(settings, KEY)
+    check_key(settings, KEY, None)
     assert known.read_text().startswith("|1|" if hashed else "[node]:2200 ecdsa-sha2-")
     argv = ["ssh-keygen", "-F", "[node]:2200", "-f", str(known)]
     assert "found: line 1" in subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    refusal(settings, HostKeyChecker(None), OTHER)
+    refusal(settings, OTHER)
 
 
 def test_a_last_line_without_its_end_is_not_continued(known: Path, host: Callable[..., HopSettings]) -> None:
     write(known, f"other {text()}")
-    HostKeyChecker(None).check(host(strict="accept-new"), KEY)
+    check_key(host(strict="accept-new"), KEY, None)
     assert known.read_text() == f"other {text()}\nnode {text()}\n"
 
 
@@ -139,11 +139,10 @@ def test_unknown_key_follows_the_policy(
         asked.append(question)
         return str(answer)
 
-    checker = HostKeyChecker(ask if answer else None)
     if accepted:
-        checker.check(host(strict=strict), KEY)
+        check_key(host(strict=strict), KEY, ask if answer else None)
     else:
-        assert KEY.fingerprint in refusal(host(strict=strict), checker)
+        assert KEY.fingerprint in refusal(host(strict=strict), ask=ask if answer else None)
     assert bool(asked) == (strict == "ask" and answer is not None)
     assert all(KEY.fingerprint in question for question in asked)
 
