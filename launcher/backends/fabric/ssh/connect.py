@@ -26,7 +26,7 @@ from . import hostkeys
 from .attempt import BusyError, Deadline, RefusedError, boot
 from .boot import COMMAND, Boot
 from .channel import STDERR_S, ParamikoChannel, Tail
-from .proof import Passphrases, Proof
+from .proof import Proof, load_key
 from .settings import HopSettings
 
 # Kinds of algorithms in the order of settings.ALGORITHMS: paramiko's names, and ours in messages.
@@ -39,9 +39,10 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its erro
 class Connector:
     """Factory of connections, with their shared known hosts and passphrases."""
 
-    def __init__(self, ask: Callable[[str], str] | None, cancel: threading.Event) -> None:
-        self._ask, self._passphrases, self._cancel = ask, Passphrases(ask), cancel
-        self._lock, self._checking = threading.Lock(), threading.Lock()
+    def __init__(self, ask: Callable[[str], str] | None, limit_s: float, cancel: threading.Event) -> None:
+        self._ask, self._limit_s, self._cancel = ask, limit_s, cancel
+        self._lock, self._checking, self._loading = threading.Lock(), threading.Lock(), threading.Lock()
+        self._keys: dict[str, Any] = {}  # private ones, by files
         self._opening = weakref.WeakSet[Any]()  # sockets, and channels through jump hosts
         self._proxies: list[subprocess.Popen[bytes]] = []
 
@@ -60,17 +61,15 @@ class Connector:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGHUP)  # the whole pipeline of the shell
 
-    def connect(
-        self, settings: HopSettings, via: fabric.Connection | None, limit_s: float
-    ) -> fabric.Connection:
+    def connect(self, settings: HopSettings, via: fabric.Connection | None) -> fabric.Connection:
         """Connect to one hop; retry if a busy sshd closes before its banner."""
-        deadline = Deadline(settings.connect_timeout_s or limit_s, self._cancel)
+        deadline = Deadline(settings.connect_timeout_s or self._limit_s, self._cancel)
         return deadline.keep_trying(settings.name, lambda: self._try_once(settings, via, deadline))
 
     def _try_once(
         self, settings: HopSettings, via: fabric.Connection | None, deadline: Deadline
     ) -> fabric.Connection:
-        proof = Proof(settings, self._passphrases, deadline)
+        proof = Proof(settings, self._load_key, deadline)
 
         def check(_client: object, _name: str, key: Any) -> None:
             with deadline.stop_clock(), self._checking:  # asks once about a host with two names
@@ -116,11 +115,17 @@ class Connector:
         connection.transport.set_keepalive(settings.keepalive_s)
         return connection
 
+    def _load_key(self, path: str) -> Any:
+        with self._loading:  # asks once for each passphrase
+            if path not in self._keys:
+                self._keys[path] = load_key(path, self._ask)
+            return self._keys[path]
+
     def start_boot(
-        self, connection: fabric.Connection, settings: HopSettings, booted: Boot, limit_s: float
+        self, connection: fabric.Connection, settings: HopSettings, booted: Boot
     ) -> ParamikoChannel:
         """Boot `pslaunch.node` in a new session. Raises HostError, step "start" or "python"."""
-        deadline = Deadline(limit_s, self._cancel)
+        deadline = Deadline(self._limit_s, self._cancel)
         try:
             session = connection.transport.open_session(timeout=deadline.get_left_s())
             for name, value in settings.env:

@@ -106,7 +106,7 @@ class Fleet:
         make_zipapp()  # cached for all threads
         with self._lock:
             if not self._shared:
-                self._shared = Connector(self._ask, self._cancel)
+                self._shared = Connector(self._ask, self._reach.connect_timeout_s, self._cancel)
                 self._at_end.callback(self._shared.end_proxies)
 
     def _try(
@@ -148,7 +148,7 @@ class Fleet:
                 return self._start_binary(route, booted)
             except HostError as e:
                 raise HostError(e.host, e.step, f"{e.detail} (paramiko: {refused.detail})") from None
-        return self._shared.start_boot(connection, route[-1], booted, self._reach.connect_timeout_s)
+        return self._shared.start_boot(connection, route[-1], booted)
 
     def _start_binary(self, route: Route, booted: Boot) -> Channel:
         assert self._config.ssh is not None
@@ -189,7 +189,7 @@ class Fleet:
         try:
             via = self._get_connection(hops[:-1]) if len(hops) > 1 else None
             with self._get_door(hops[:-1], hops[-1]):
-                connection = self._shared.connect(hops[-1], via, self._reach.connect_timeout_s)
+                connection = self._shared.connect(hops[-1], via)
             self._keep(hops[-1].name, connection.client.close)
             future.set_result(connection)
         except BaseException as e:

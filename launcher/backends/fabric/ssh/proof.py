@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,31 +16,17 @@ from .settings import HopSettings
 PASSPHRASE_TRIES = 3
 
 
-class Passphrases:
-    """Private keys from files; asks for each passphrase once, one at a time."""
-
-    def __init__(self, ask: Callable[[str], str] | None) -> None:
-        self._ask = ask
-        self._lock = threading.Lock()
-        self._loaded: dict[str, Any] = {}
-
-    def load(self, path: str) -> Any:
-        """Return the private key, or None: missing, unknown to paramiko, or locked."""
-        with self._lock:
-            if path not in self._loaded:
-                self._loaded[path] = self._read(path)
-            return self._loaded[path]
-
-    def _read(self, path: str) -> Any:
-        if not keys.is_encrypted(path):
-            return _load(path, None)
-        for _ in range(PASSPHRASE_TRIES if self._ask else 0):
-            assert self._ask is not None
-            word = self._ask(f"Enter passphrase for key '{path}': ")
-            key = _load(path, word) if word else None
-            if key or not word:
-                return key
-        return None
+def load_key(path: str, ask: Callable[[str], str] | None) -> Any:
+    """Return the private key of a file, or None: missing, unknown to paramiko, or locked."""
+    if not keys.is_encrypted(path):
+        return _load(path, None)
+    for _ in range(PASSPHRASE_TRIES if ask else 0):
+        assert ask is not None
+        word = ask(f"Enter passphrase for key '{path}': ")
+        key = _load(path, word) if word else None
+        if key or not word:
+            return key
+    return None
 
 
 def _load(path: str, passphrase: str | None) -> Any:
@@ -55,8 +40,9 @@ def _load(path: str, passphrase: str | None) -> Any:
 class Proof:
     """AuthStrategy with the order of ssh: agent keys, then files; certificates before plain keys."""
 
-    def __init__(self, settings: HopSettings, passphrases: Passphrases, deadline: Deadline) -> None:
-        self._settings, self._passphrases, self._deadline = settings, passphrases, deadline
+    def __init__(self, settings: HopSettings, load: Callable[[str], Any], deadline: Deadline) -> None:
+        """load: returns the private key of a file, as `load_key` does."""
+        self._settings, self._load, self._deadline = settings, load, deadline
         self.tried: list[str] = []
         self.locked: list[str] = []
 
@@ -100,7 +86,7 @@ class Proof:
             if blob in held:
                 continue
             with self._deadline.stop_clock():
-                key = self._passphrases.load(path)
+                key = self._load(path)
             if key is not None:
                 yield from self._add_certificates(key, path, path)
             elif not path.endswith(".pub") and keys.is_encrypted(path):
