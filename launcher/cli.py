@@ -22,7 +22,7 @@ from .backends.registry import OWN, find_added, find_face, find_owners
 from .errors import PslaunchError, SpecError
 from .node import codes
 from .node.logs import clean_lines
-from .options.typer_glue import Commands, RowCommand, UsageError, print_help
+from .options.typer_glue import Commands, RowCommand, UsageError, answer_shell, print_help
 
 if TYPE_CHECKING:
     from .options.options import Option
@@ -308,8 +308,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _run(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if asked := os.environ.get("_PSLAUNCH_COMPLETE"):  # a script of --install-completion
-        from .options.completion import answer_shell
-
         return answer_shell(app, asked)
     if sys.stdout is None and words[:1] != ["pserver"]:  # it writes to its own log
         return _complain("pslaunch", f"{CANT_WRITE}: it is closed; > /dev/null discards it", codes.IO)

@@ -6,10 +6,13 @@ Typer's own options would need pydantic, which takes longer to import than a job
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import inspect
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import typer
 from typer.core import TyperCommand
@@ -28,6 +31,13 @@ PROGRAM_OPTIONS: Final[Mapping[str, str]] = {
 
 # Typer carries its own copy of click in some versions and depends on it in others.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+class Completion(NamedTuple):
+    """A word, as typer takes it; for its help typer would import rich, which takes 0.1 s."""
+
+    value: str
+    help: str = ""
 
 
 def print_help(ctx: Any) -> int:
@@ -89,6 +99,28 @@ class RowCommand(TyperCommand):
                 with formatter.section(heading):
                     formatter.write_dl(rows)
 
+    def complete(self, words: Sequence[str], incomplete: str) -> Iterable[str]:
+        """Return what may follow these words of it; some may not begin as `incomplete` does."""
+        # By option, words for its value, if it has one.
+        known = {name: row.kind.words if row.kind.values else None
+                 for row in self.options.values() for name in row.names}  # fmt: skip
+        place, awaiting = 0, ""
+        for word in (w for w in words if w != "="):  # bash makes three words of --name=value
+            if awaiting:
+                awaiting = ""
+            elif not word.startswith("-"):
+                place += 1
+            elif known.get(word) is not None:
+                awaiting = word
+        name = awaiting or incomplete.partition("=")[0]
+        if place and not any(self.words.values()):  # they are a program's
+            return []
+        if awaiting or "=" in incomplete:
+            return [f"{'' if awaiting else f'{name}='}{value}" for value in known.get(name) or ()]
+        if incomplete.startswith("-"):
+            return known
+        return _list_jobs() if [*self.words][:1] == ["JOB"] and not place else []
+
 
 class Commands(RowCommand):
     """A group of commands: help without arguments, and the nearest command for an unknown one."""
@@ -116,9 +148,9 @@ class Commands(RowCommand):
         if not words or words[0] in ("--help", "-h"):
             return print_help(ctx)
         if words[0] in ("--install-completion", "--show-completion"):
-            from .completion import offer_script
-
-            offer_script(ctx, *words[:2])
+            completion: Any = importlib.import_module("typer.completion")
+            offer = getattr(completion, f"{words[0][2:].partition('-')[0]}_callback")
+            offer(ctx, None, (*words[1:2], True)[0])  # it exits
         if words[0] == "--version":
             typer.echo(f"pslaunch {__version__}")
             return 0
@@ -148,9 +180,17 @@ class Commands(RowCommand):
         return [*self._names, *(name for name in self._find_added() if name not in self._names)]
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        from .completion import find_words
+        begin = incomplete.removeprefix("=")
+        with contextlib.suppress(SpecError):
+            found = self.complete(ctx.args, "" if incomplete == "=" else incomplete)
+            return [Completion(word) for word in found if word.startswith(begin)]
+        return []
 
-        return find_words(self, ctx.args, incomplete)
+    def complete(self, words: Sequence[str], incomplete: str) -> Iterable[str]:
+        if words:
+            return cast("Iterable[str]", self.get_command(words[0]).complete(words[1:], incomplete))
+        options = [shown.removeprefix("-h, ").partition(" ")[0] for shown in self.texts]
+        return [*self.list_commands(), *options]
 
     def list_sections(self) -> Mapping[str, Sequence[tuple[str, str]]]:
         added = self.list_commands()[len(self._names) :]
@@ -165,3 +205,20 @@ class Commands(RowCommand):
         except SpecError as e:  # of another package
             text = str(e)
         return name, " ".join(text.strip().partition("\n\n")[0].split())
+
+
+def answer_shell(app: Commands, asked: str) -> int:
+    """Print the words for a shell that completes one. asked: by its script."""
+    completion: Any = importlib.import_module("typer.completion")
+    completion.completion_init()
+    return int(completion.shell_complete(app, {}, app.name, "_PSLAUNCH_COMPLETE", asked))
+
+
+def _list_jobs() -> Iterable[str]:
+    """Return the jobs that have a record here, by the names of its files: nothing is read."""
+    from ..node.later.record import POINTER, get_folder
+
+    with contextlib.suppress(OSError):
+        names = [name for name in os.listdir(get_folder()) if name.endswith(".json")]  # noqa: PTH208
+        return {name.removesuffix(POINTER).removesuffix(".json") for name in names}
+    return []
