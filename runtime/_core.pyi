@@ -158,7 +158,7 @@ def run_shard(
     counters: Any,  # writable, zero: ps_mail.h
 ) -> None: ...
 def index_keys(keys: Any, places: Any, /) -> None: ...  # u64 [n]; u32 [a power of two above n], all 0
-def get_protocol() -> dict[str, int]: ...
+def get_protocol() -> dict[str, int]: ...  # constants that Python has too
 
 # -- table: py_table.c, documented in csrc/tables/ps_sparse.h. A lock serves one thread at a time.
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.runtime import _core
 from pslaunch.runtime.client import handshake
 from pslaunch.runtime.shared import prove
 from support import reference
+from support.constants import CONSTANTS, OPERATIONS
 from support.faults import control
 from support.jobs import LocalPlace, running
 from support.process import Started, poll_until, read_memory, started
@@ -197,20 +197,18 @@ def children(pid: int) -> list[int]:
 
 
 def test_a_trainer_that_has_proved_itself_can_not_harm_others() -> None:
-    protocol = _core.get_protocol()
-    ops = [number for key, number in protocol.items() if key.startswith("op ")]
     with cluster(trainers=2) as found, found.client(0) as c:
         c.create_dense("w", 1000, PLAIN)
         before = read_memory(found.processes[0].pid)
         hello = make_hello(trainer_id=1, num_gradient_servers=2, ports_num=1, incarnation=77, pservers=1)
-        for op in (*ops, 0xFFFF):
-            for length in (HUGE, 2**64 - 1, protocol["PS_MAX_DENSE_BYTES"] + 1):
+        for op in (*OPERATIONS.values(), 0xFFFF):
+            for length in (HUGE, 2**64 - 1, CONSTANTS["PS_MAX_DENSE_BYTES"] + 1):
                 with socket.create_connection(found.endpoints[0], timeout=20) as sock:
                     handshake.greet(sock, b"", hello)
                     numbers = {"length": length, "count": 2**32 - 1}
                     sock.sendall(reference.encode_header(op=op, trainer=1, sequence=1, **numbers))
                     refusal = sock.recv(4096)
-                    assert refusal == b"" or refusal[6:8] == protocol["op ERROR"].to_bytes(2, "little")
+                    assert refusal == b"" or refusal[6:8] == OPERATIONS["ERROR"].to_bytes(2, "little")
         c.create_dense("v", 10, PLAIN)  # the others are served
         assert read_memory(found.processes[0].pid) - before < MEMORY_BYTES
         found.processes[0].expect("refused trainer 1")

@@ -16,10 +16,10 @@ import pytest
 from pslaunch.node import codes
 from pslaunch.node.line import wire
 from pslaunch.node.line.wire import Seal
-from pslaunch.runtime import _core
 from pslaunch.runtime.client.caller import Caller
 from pslaunch.runtime.engine.kernel_numbers import Optim
 from pslaunch.runtime.shared import prove
+from support.constants import OPERATIONS
 from support.faults import Control, control
 from support.jobs import Job, LocalPlace, hash_model, running, succeeded
 from support.proxy import Tap
@@ -121,7 +121,7 @@ def test_a_trainers_session_said_again_is_refused(tmp_path: Path, undisturbed: F
 
 
 def test_a_trainers_frames_said_again_on_its_line_change_nothing(tmp_path: Path, undisturbed: F32) -> None:
-    names = {number: key.removeprefix("op ") for key, number in _core.get_protocol().items() if "op " in key}
+    names = {number: name for name, number in OPERATIONS.items()}
     tried: set[str] = set()
 
     def attack(tap: Tap, clients: Sequence[Caller]) -> None:

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pslaunch.runtime import _core
 from pslaunch.runtime.engine import convert
 from pslaunch.runtime.engine.keeping import make_create
 from pslaunch.runtime.engine.kernel_numbers import Optim
@@ -21,6 +20,7 @@ from pslaunch.runtime.engine.param_config import ParamConfig
 from pslaunch.runtime.files import objects, saving
 from pslaunch.runtime.files.objects import Content, PartFile, SetError
 from support import joined
+from support.constants import CONSTANTS
 from support.hostile import damaged, spoilt
 from support.pages import rows, words
 
@@ -55,10 +55,9 @@ def layout(heading: str) -> str:
 def test_the_layouts_are_the_documented_ones() -> None:
     assert layout("An object") == objects.FILE_HEAD.format
     assert layout("Description of an object") == objects.CREATE.format
-    constants = _core.get_protocol()
-    assert objects.FILE_HEAD.size == constants["PS_SAVE_HEAD_BYTES"]
-    assert objects.CREATE.size == constants["PS_CREATE_BYTES"]
-    assert (constants["PS_SAVE_TORN"], constants["PS_SAVE_CHANGED"]) == (objects.TORN, objects.CHANGED)
+    assert objects.FILE_HEAD.size == CONSTANTS["PS_SAVE_HEAD_BYTES"]
+    assert objects.CREATE.size == CONSTANTS["PS_CREATE_BYTES"]
+    assert (CONSTANTS["PS_SAVE_TORN"], CONSTANTS["PS_SAVE_CHANGED"]) == (objects.TORN, objects.CHANGED)
     file = rows(PAGE, "The file")
     assert words(file[0][2])[0].encode() == saving.FILE_MAGIC
     assert [row[0] for row in file[:4]] == ["0", "8", "12", str(saving.START.size)]
