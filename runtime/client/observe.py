@@ -29,7 +29,9 @@ def ask_stats(host: str, port: int, secret: bytes) -> Message:
                 raise TimeoutError("timed out")
     except prove.ProofError as e:
         older = ": it is of an older pslaunch" if "a hello must have" in str(e) else ""
-        raise ClientError(f"{addr} refuses an observer{older}: {e}") from None
+        lacks = not secret and "secret" in str(e)
+        where = "; a job's is in the file that PSLAUNCH_SECRET_FILE of its programs names" if lacks else ""
+        raise ClientError(f"{addr} refuses an observer{older}: {e}{where}") from None
     except OSError as e:
         raise NotReached(f"no pserver answers at {addr}: {e.strerror or e}") from None
     return answer

@@ -83,7 +83,7 @@ def make_old(text: bytes) -> str:
 @pytest.mark.parametrize(
     ("side", "code", "said"),
     [
-        (lambda: ServerSide(b"other", refuse), 78, "secret is not the pserver's (option --secret_file"),
+        (lambda: ServerSide(b"other", refuse), 78, "on both sides); a job's is in the file"),
         (lambda: prove.Server(PLANE, b"", make_old), 78, "of an older pslaunch: a hello must have exactly"),
         (lambda: b"HTTP/1.1 400 Bad Request\r\n\r\n", 78, "not pslaunch's protocol: first bytes b'HTTP/1.1"),
         (lambda: b"", 69, "closed the connection during the handshake"),
