@@ -94,12 +94,6 @@ class ServerSide(prove.Server):
         self._admit = accept
         self.hello: Hello | None = None  # set once accepted, but for an observer
 
-    @property
-    def foreign(self) -> str:
-        """Name of the detected foreign protocol, or ""."""
-        names = (name for preface, name in FOREIGN.items() if self.buffer.startswith(preface))
-        return next(names, "") if self.failure else ""
-
     def _compare(self, text: bytes) -> str:
         if text == OBSERVER:
             return ""
@@ -108,6 +102,11 @@ class ServerSide(prove.Server):
         if not why:
             self.hello = hello
         return why
+
+
+def find_foreign(first: bytes) -> str:
+    """Return the name of the foreign protocol that begins with these bytes, or ""."""
+    return next((name for preface, name in FOREIGN.items() if first.startswith(preface)), "")
 
 
 def greet(sock: socket.socket, secret: bytes, hello: Hello) -> str:

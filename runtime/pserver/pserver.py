@@ -16,14 +16,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..client import handshake
 from ..files import saving
 from ..process.infolog import InfoLog, open_server_log
 from ..process.progress import Progress
-from ..shared import busyport, env, nics, prove
-from ..shared.places import MAX_UNPROVEN, Places
+from ..shared import busyport, env, nics
+from ..shared.strangers import CROWD, Stranger, Strangers
 from . import ports, threads
 from .counters import Tables, collect_stats
 from .cuts import NO_TRAINER, Asker, Cuts
@@ -47,18 +47,6 @@ def open_ports(options: Options) -> list[list[socket.socket]]:
         return [[sock] for sock in ports.adopt(options.descriptors)]
     hosts = [nics.get_address(n, "--nics: ") for n in options.nics] or [options.host]
     return [[ports.listen(h, options.port + i) for h in hosts] for i in range(options.ports)]
-
-
-@dataclass(slots=True, eq=False)
-class _Unproven:
-    """A connection that has not proved the secret yet."""
-
-    sock: socket.socket
-    side: handshake.ServerSide
-    port: int
-    addr: str
-    until_s: float
-    closing: bool = False
 
 
 class Pserver:
@@ -87,9 +75,8 @@ class Pserver:
         self.collect: Callable[[], Tables] = lambda: collect_stats(options, self._roster, words, self._stalls)
         self._cuts = Cuts(options, self._shards, lambda: self._make_header(0, ""), self._wake, self.collect)
         self._selector = selectors.DefaultSelector()
-        self._unproven: Places[_Unproven] = Places()
+        self._strangers = Strangers(self._watch, self._report_stranger, note_failure=self._handle_foreign)
         self._crowded = False  # strangers have taken all places before
-        self._refusals = prove.Refusals()
         self._resting: dict[socket.socket, tuple[Callable[[], object], float]] = {}  # listeners: until when
         self._present = -1
         self._met = False  # a trainer of this job has connected
@@ -115,10 +102,15 @@ class Pserver:
             print(line, flush=True)
         self._log.info(line)
 
-    def _report_peer(self, addr: str, text: str, *, aloud: bool = False) -> None:
-        """Report on an unproven peer; if there are many, not on each."""
-        if self._refusals.admit(addr.rpartition(":")[0], time.monotonic()):
-            self._say(text) if aloud else self._log.info(text)
+    def _report_stranger(self, stranger: Stranger | None, why: str) -> None:
+        """Report why a connection is refused, or how many further ones were."""
+        aloud, text = False, why
+        if stranger is not None:
+            aloud, text = bool(stranger.server.failure), f"refused {stranger.addr}: {why}"
+        if why == CROWD and not self._crowded:
+            self._crowded = aloud = True
+            text += "; connections of strangers may delay trainers"
+        self._say(text) if aloud else self._log.info(text)
 
     def _end(self, code: int, why: str, blames: str = "") -> None:
         if self._code is not None:
@@ -170,8 +162,11 @@ class Pserver:
         finally:
             self._selector.close()
 
-    def _watch(self, source: int | socket.socket, act: Callable[[], object]) -> None:
-        self._selector.register(source, selectors.EVENT_READ, act)
+    def _watch(self, source: int | socket.socket, act: Callable[[], object] | None) -> None:
+        if act is None:
+            self._selector.unregister(source)
+        else:
+            self._selector.register(source, selectors.EVENT_READ, act)
 
     @contextlib.contextmanager
     def _watch_term(self) -> Iterator[None]:
@@ -191,10 +186,8 @@ class Pserver:
 
     def _stop(self) -> None:
         """Close everything and end the shards, which save first if necessary."""
-        for u in self._unproven:
-            self._forget(u)
-        for line in self._refusals.collect_sums(float("inf")):
-            self._log.info(line)
+        self._strangers.close()
+        self._strangers.report_sums(float("inf"))
         self._cuts.close()
         for _, sock in self._listeners:
             sock.close()
@@ -247,27 +240,21 @@ class Pserver:
             self._say(f"nothing is saved in {folder}: no trainer has made parameters")
 
     def _handle_connection(self, listener: socket.socket, port: int) -> None:
-        if len(self._unproven) >= MAX_UNPROVEN and not self._drop_one():
+        if not (self._strangers.has_room or self._strangers.drop_one()):
             self._pause_listener(listener)  # waiting connections are served in turn, flood or not
             return
         try:
             sock, name = listener.accept()
         except OSError as e:
-            if e.errno in EXHAUSTED and not self._drop_one():
+            if e.errno in EXHAUSTED and not self._strangers.drop_one():
                 self._log.info(f"accepting no connections for {REST_S:g} s: {e.strerror}")
                 self._pause_listener(listener)
             return
-        addr = env.join_addr(name[0], name[1])
-        sock.setblocking(False)
-        me = env.join_addr(*sock.getsockname()[:2])
+        addr, me = (env.join_addr(*end[:2]) for end in (name, sock.getsockname()))
         side = handshake.ServerSide(
             self._options.secret, lambda hello: self._accept(hello, port, addr, me), self._loaded
         )
-        now_s = time.monotonic()
-        u = _Unproven(sock, side, port, addr, now_s + prove.TIMEOUT_S)
-        self._unproven.add(u, name[0], now_s)
-        self._watch(sock, functools.partial(self._handle_bytes, u))
-        self._handle_bytes(u)  # a process of the job has sent its first bytes by now
+        self._strangers.take(sock, name, side, lambda: self._admit(sock, side.hello, port, addr))
 
     def _pause_listener(self, listener: socket.socket) -> None:
         self._resting[listener] = self._selector.unregister(listener).data, time.monotonic() + REST_S
@@ -293,85 +280,36 @@ class Pserver:
             self._place = place
         return why
 
-    def _handle_bytes(self, u: _Unproven) -> None:
-        if u not in self._unproven:  # it may have been dropped for another meanwhile
-            return
-        answer = b""
-        try:
-            data = u.sock.recv(prove.MAX_BODY_BYTES)
-            if data and not u.closing:
-                answer = u.side.feed(data)
-                u.sock.sendall(answer)  # a few hundred bytes to an empty buffer
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if answer and u.side.failure:
-            self._handle_refusal(u)  # also if it did not wait for the answer
-        elif u.side.proved and data:
-            self._selector.unregister(u.sock)
-            self._unproven.remove(u)
-            if (hello := u.side.hello) is None or hello.shard == self._options.ports:  # behind the last shard
-                asker = self._cuts.add(u.sock, NO_TRAINER if hello is None else hello.trainer_id)
-                self._watch(u.sock, functools.partial(self._hear, asker))
-            else:
-                self._roster.trainers[hello.trainer_id].addr = u.addr
-                self._shards[u.port].deliver(u.sock, hello.trainer_id, hello.incarnation)
-        elif not data:
-            if not u.closing:
-                self._report_peer(u.addr, f"{u.addr} left before it proved the job's secret")
-            self._forget(u)
-        elif u.side.nonces:
-            self._unproven.keep(u)
+    def _admit(self, sock: socket.socket, hello: handshake.Hello | None, port: int, addr: str) -> None:
+        """Take over the connection of a trainer, or without a hello of an observer."""
+        if hello is None or hello.shard == self._options.ports:  # behind the last shard
+            asker = self._cuts.add(sock, NO_TRAINER if hello is None else hello.trainer_id)
+            self._watch(sock, functools.partial(self._hear, asker))
+        else:
+            self._roster.trainers[hello.trainer_id].addr = addr
+            self._shards[port].deliver(sock, hello.trainer_id, hello.incarnation)
 
     def _hear(self, asker: Asker) -> None:
         if not self._cuts.hear(asker):
             self._selector.unregister(asker.control.sock)
 
-    def _handle_refusal(self, u: _Unproven) -> None:
-        """Let the peer read the reason before the connection is closed."""
-        if u.side.foreign:
-            self._handle_foreign(u)
-        u.closing = True
-        u.until_s = min(u.until_s, time.monotonic() + 1.0)
-        with contextlib.suppress(OSError):
-            u.sock.shutdown(socket.SHUT_WR)
-        self._report_peer(u.addr, f"refused {u.addr}: {u.side.failure}", aloud=True)
-
-    def _handle_foreign(self, u: _Unproven) -> None:
+    def _handle_foreign(self, stranger: Stranger) -> None:
         """Handle a program with its own protocol: evidence if it is our user's, else a guess.
 
         Anybody can send a few bytes; only our own user's program shows the job's kind.
         """
-        speaks = f"{u.addr} speaks {u.side.foreign}, not pslaunch's protocol"
-        host = u.addr.rpartition(":")[0].strip("[]")
-        if self._foreign is None and busyport.find_user(u.sock) == os.geteuid():
+        if not (protocol := handshake.find_foreign(stranger.server.buffer)):
+            return
+        speaks = f"{stranger.addr} speaks {protocol}, not pslaunch's protocol"
+        is_near = ports.is_loopback(stranger.host) or stranger.host in self._options.nodes
+        if self._foreign is None and busyport.find_user(stranger.sock) == os.geteuid():
             why = "the program brings its own parameter server; start the job with --server script"
             self._foreign = time.monotonic(), f"{speaks}: {why}"
-        elif not self._met and not self._guessed and (ports.is_loopback(host) or host in self._options.nodes):
+        elif not self._met and not self._guessed and is_near:
             self._guessed = True
             guess = f"{speaks}: if it is a program of this job, start the job with --server script"
             self._say(guess)
             self._progress.report_reason(guess)
-
-    def _drop_one(self) -> bool:
-        """Drop the connection that has to make room; return False if there is none."""
-        u = self._unproven.find_next_to_go(time.monotonic())
-        if u is None:
-            return False
-        if not u.closing:
-            text = f"{u.addr} dropped: it did not prove the job's secret, and others wait"
-            if not self._crowded:
-                text += "; connections of strangers may delay trainers"
-            self._report_peer(u.addr, text, aloud=not self._crowded)
-            self._crowded = True
-        self._forget(u)
-        return True
-
-    def _forget(self, u: _Unproven) -> None:
-        self._selector.unregister(u.sock)
-        self._unproven.remove(u)
-        u.sock.close()
 
     # -- events of the shards
 
@@ -421,13 +359,7 @@ class Pserver:
             self._say(f"{present} of {expected} trainers connected (num_gradient_servers counts trainers)")
 
     def _tick(self, now_s: float) -> None:
-        for u in [u for u in self._unproven if now_s >= u.until_s]:
-            if not u.closing:
-                why = f"it did not prove the job's secret within {prove.TIMEOUT_S:g} s"
-                self._report_peer(u.addr, f"{u.addr} dropped: {why}")
-            self._forget(u)
-        for line in self._refusals.collect_sums(now_s):
-            self._log.info(line)
+        self._strangers.tick()
         for listener, (accept, until_s) in list(self._resting.items()):
             if now_s >= until_s:
                 del self._resting[listener]

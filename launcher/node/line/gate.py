@@ -1,6 +1,6 @@
 """The gate of a head that listens: callers prove the job's secret before they get a line.
 
-Their time and number are bounded until then (places.py). The head gets a message about each that fails.
+Their time and number are bounded until then (strangers.py). The head gets a message about each that fails.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
-from pslaunch.runtime.shared import places, prove
+from pslaunch.runtime.shared import prove
+from pslaunch.runtime.shared.strangers import PATIENCE_S, Stranger, Strangers
 
 from ..loop import Listener, Loop
 from . import reach
@@ -38,13 +39,6 @@ def _make_line(sock: socket.socket, seals: Seals) -> Line:
     return Line(fd, fd, str, seals)
 
 
-class _Caller:
-    """Connection that has not proved the secret yet."""
-
-    def __init__(self, sock: socket.socket, host: str, port: int, server: prove.Server, until_s: float):
-        self.sock, self.host, self.port, self.server, self.until_s = sock, host, port, server, until_s
-
-
 class Gate:
     """Listener at `addr`, "" for all addresses, and at `port`, or at any if that is not free.
 
@@ -64,11 +58,11 @@ class Gate:
         port: int = 0,
         handout: tuple[bytes, bytes] = (b"", b""),
     ) -> None:
-        self._loop, self._secret, self._handout = loop, secret, handout
+        self._loop, self._secret, self._handout = loop, secret, handout[1]
         self._handing = 0  # at once
         self._check, self._admit, self._note_refusal = check, admit, note_refusal
-        self._callers: places.Places[_Caller] = places.Places()
-        self._refusals = prove.Refusals()
+        given = handout[0], self._hand_out
+        self._strangers = Strangers(self._watch, self._report, handout=given, clock=loop.now)
         listener = reach.listen(addr, port)
         self.port = int(listener.getsockname()[1])
         self._listening = Listener(loop, listener, self._take, self._make_room)
@@ -77,52 +71,18 @@ class Gate:
 
     def _make_room(self) -> float:
         """Make room for one more caller, dropping one if possible; return the seconds to wait otherwise."""
-        if len(self._callers) < places.MAX_UNPROVEN:
-            return 0.0
-        caller = self._callers.find_next_to_go(self._loop.now())
-        if caller is None:
-            return places.PATIENCE_S
-        self._drop(caller, "it did not prove the secret, and others wait")
-        return 0.0
+        return 0.0 if self._strangers.has_room or self._strangers.drop_one() else PATIENCE_S
 
     def _take(self, sock: socket.socket, address: tuple[str, int]) -> None:
-        sock.setblocking(False)
         server = prove.Server(PLANE, self._secret, self._check)
-        now_s = self._loop.now()
-        caller = _Caller(sock, address[0], address[1], server, now_s + prove.TIMEOUT_S)
-        self._callers.add(caller, caller.host, now_s)
-        self._loop.watch(sock.fileno(), read=lambda: self._hear(caller))
-        self._hear(caller)  # an agent of the job has sent its first bytes by now
+        self._strangers.take(sock, address, server, lambda: self._let_in(sock, server))
 
-    def _hear(self, caller: _Caller) -> None:
-        try:
-            data = caller.sock.recv(prove.MAX_BODY_BYTES)
-            if not data:
-                self._drop(caller, "it closed the connection before it had proved the secret")
-                return
-            if data == self._handout[0]:
-                self._forget(caller)
-                self._hand_out(caller.sock)
-                return
-            answer = caller.server.feed(data)
-            if caller.sock.send(answer) < len(answer):
-                raise OSError(0, "it does not read")
-        except BlockingIOError:
+    def _let_in(self, sock: socket.socket, server: prove.Server) -> None:
+        if server.buffer:
+            sock.close()  # nothing may be sent before the welcome was read
             return
-        except OSError as e:
-            self._drop(caller, e.strerror or str(e))
-            return
-        if caller.server.failure:
-            self._drop(caller, caller.server.failure)
-        elif caller.server.proved:
-            self._forget(caller)
-            if caller.server.buffer:
-                caller.sock.close()  # nothing may be sent before the welcome was read
-                return
-            seals = make_seals(self._secret, caller.server.nonces, head=True)
-            self._admit(caller.server.text, _make_line(caller.sock, seals))
-        elif caller.server.nonces:
-            self._callers.keep(caller)
+        seals = make_seals(self._secret, server.nonces, head=True)
+        self._admit(server.text, _make_line(sock, seals))
 
     def _hand_out(self, sock: socket.socket) -> None:
         if self._handing >= MAX_HANDOUTS:
@@ -133,7 +93,7 @@ class Gate:
         def send() -> None:
             with sock:
                 sock.settimeout(HANDOUT_LIMIT_S)  # for all of it
-                sock.sendall(self._handout[1])
+                sock.sendall(self._handout)
                 sock.shutdown(socket.SHUT_WR)
 
         def end(_result: object) -> None:
@@ -141,34 +101,22 @@ class Gate:
 
         self._loop.do_aside(send, end, end)
 
-    def _forget(self, caller: _Caller) -> None:
-        self._callers.remove(caller)
-        self._loop.watch(caller.sock.fileno())
-        self._listening.go_on()
+    def _watch(self, sock: socket.socket, read: Callable[[], object] | None) -> None:
+        self._loop.watch(sock.fileno(), read=read)
+        if read is None:
+            self._listening.go_on()
 
-    def _drop(self, caller: _Caller, why: str) -> None:
-        if caller in self._callers:
-            self._forget(caller)
-            caller.sock.close()
-            if self._refusals.admit(caller.host, self._loop.now()):
-                self._note_refusal(f"{caller.host}:{caller.port}: {why}")
+    def _report(self, one: Stranger | None, why: str) -> None:
+        self._note_refusal(f"{one.addr}: {why}" if one else why)
 
     def _tick(self) -> None:
-        """Drop callers past their time; report sums of refusals that were not reported one by one."""
-        now_s = self._loop.now()
-        for caller in self._callers:
-            if now_s >= caller.until_s:
-                self._drop(caller, f"it did not prove the secret within {prove.TIMEOUT_S:g} s")
-        for line in self._refusals.collect_sums(now_s):
-            self._note_refusal(line)
+        self._strangers.tick()
         if self._open:
             self._loop.call_after(GATE_TICK_S, self._tick)
 
     def close(self) -> None:
         self._open = False
-        for caller in self._callers:
-            self._forget(caller)
-            caller.sock.close()
+        self._strangers.close()
         self._listening.close()
 
 

@@ -15,7 +15,7 @@ from pslaunch.runtime.engine.kernel_numbers import Schedule
 from pslaunch.runtime.files import blocks
 from pslaunch.runtime.pserver import pserver_options
 from pslaunch.runtime.pserver import threads as shards
-from pslaunch.runtime.shared import places, prove
+from pslaunch.runtime.shared import prove, strangers
 from support import reference
 from support.constants import CONSTANTS
 from support.constants import OPERATIONS as OPS
@@ -65,7 +65,7 @@ def test_limits_are_the_documented_ones() -> None:
     }
     own = {"PS_MAX_CREATE"}  # which follows from others
     expected = {n: CONSTANTS[n] for n in CONSTANTS.said if n.startswith("PS_MAX") and n not in own}
-    expected |= {"MAX_BODY_BYTES": prove.MAX_BODY_BYTES, "MAX_UNPROVEN": places.MAX_UNPROVEN}
+    expected |= {"MAX_BODY_BYTES": prove.MAX_BODY_BYTES, "MAX_UNPROVEN": strangers.MAX_UNPROVEN}
     expected["TIMEOUT_S"] = int(prove.TIMEOUT_S)
     expected["BLOCK_FLOATS"] = blocks.BLOCK_FLOATS
     assert documented == expected
