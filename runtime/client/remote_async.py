@@ -119,4 +119,4 @@ def _merge(first: tuple[U64, F32], second: tuple[U64, F32]) -> tuple[U64, F32]:
     """Return the keys of both with the sums of their rows."""
     keys = np.concatenate([first[0], second[0]]).view(np.int64)
     rows = find_rows({"": (2**63, keys)})[""]
-    return rows.keys, sum_rows(rows, [first[1], second[1]])
+    return rows.keys, sum_rows(len(rows.keys), rows.index, [first[1], second[1]])

@@ -68,14 +68,14 @@ def find_rows(ids: Mapping[str, tuple[int, Ids]], threads: int = 1) -> dict[str,
     return found
 
 
-def sum_rows(rows: Rows, grads: Sequence[Part], threads: int = 1) -> F32:
-    """Sum the gradients of all ids, in parts [.., dim] with dense rows, to [k, dim].
+def sum_rows(count: int, index: Index, parts: Sequence[Part], threads: int = 1) -> F32:
+    """Sum the rows of all parts, [.., dim] with dense rows, to [count, dim], each to that at its index.
 
-    Those of one key are added in the order of its ids.
+    Those of one index are added in their order.
     """
-    first = grads[0] if isinstance(grads[0], np.ndarray) else grads[0][0]
-    total = np.empty((len(rows.keys), first.shape[1]), dtype=np.float32)
-    _core.sum_rows(total, rows.index, list(grads), threads)
+    first = parts[0] if isinstance(parts[0], np.ndarray) else parts[0][0]
+    total = np.empty((count, first.shape[1]), dtype=np.float32)
+    _core.sum_rows(total, index, list(parts), threads)
     return total
 
 

@@ -274,7 +274,8 @@ class Plan:
         sums = {}
         for table, found in learned.items():
             parts = [step.row_grads[op.value.name] for op, _ in found]
-            sums[table] = rows[table].keys, sum_rows(rows[table], parts, self._threads)
+            keys = rows[table].keys
+            sums[table] = keys, sum_rows(len(keys), rows[table].index, parts, self._threads)
         return sums
 
     def _run_forward(self, step: Step, results: list[Array], between: Between) -> None:

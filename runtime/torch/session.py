@@ -195,7 +195,8 @@ class TorchSession:
         if len(parts) > 1:
             (one,) = find_lookups([(spec, np.concatenate([found.ids for found, _ in parts]))])
             rows = one.rows
-        grads = sum_rows(rows, [part for _, part in parts], torch.get_num_threads())
+        whole = [part for _, part in parts]
+        grads = sum_rows(len(rows.keys), rows.index, whole, torch.get_num_threads())
         if spec.mean and self.client.trainers > 1:
             grads *= np.float32(1 / self.client.trainers)
         return rows.keys, grads

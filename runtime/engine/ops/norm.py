@@ -20,6 +20,7 @@ class _Norm(Op):
     """
 
     over = 1
+    _is_own = True  # the statistics are those of the batch
 
     def _open(self, x: F32) -> F32:
         """Return x as rows; a column has one scale."""
@@ -53,15 +54,11 @@ class _Norm(Op):
         if not self.needs[0]:
             return (None,)
         own = rows * step.params[self.params[0].name]
-        if self._uses_own(step):
+        if self._is_own:
             count = np.float32(max(1, own.shape[self.over]))
             for part, factor in ((own, np.float32(1)), (own * normal, normal)):
                 own = own - self._sum(part, step) / count * factor
         return (self._close(own * self._factor, x.shape),)
-
-    def _uses_own(self, step: Step) -> bool:
-        """Return True if the statistics are those of x."""
-        return True
 
 
 class LayerNormOp(_Norm, op="layer_norm", options="epsilon keeps"):
@@ -107,13 +104,11 @@ class BatchNormOp(_Norm, op="batch_norm", options="axis epsilon trains"):
 
     def _measure(self, step: Step, x: F32) -> tuple[F32, F32]:
         mean, variance = (step.params[config.name] for config in self.params[2:])
-        self._measured = super()._measure(step, x) if self._uses_own(step) else (mean, variance)
+        self._is_own = step.draw is not None and bool(self.attrs["trains"])
+        self._measured = super()._measure(step, x) if self._is_own else (mean, variance)
         return self._measured
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         for config, found in zip(self.params[2:], self._measured, strict=True):
             step.add_param_grad(config, step.params[config.name] - found)
         return super().backward(step, grad, result, x)
-
-    def _uses_own(self, step: Step) -> bool:
-        return step.draw is not None and bool(self.attrs["trains"])

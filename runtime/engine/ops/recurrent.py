@@ -51,15 +51,11 @@ class _Recurrent(Op):
         begins = (offsets[:-1] if way == 1 else offsets[1:] - 1)[order]
         return [begins[lengths[order] > t] + way * t for t in range(lengths.max(initial=0))]
 
-    def _read_weight(self, step: Step) -> F32:
-        weight = step.params[self.params[0].name]
-        return np.asarray(weight.T if self.attrs["swaps"] else weight)
-
-    def _read_bias(self, step: Step) -> F32:
-        return step.params[self.params[1].name].reshape(1, -1)
-
     def forward(self, step: Step, x: F32) -> F32:
         size, items = self.attrs["size"], x.reshape(-1, x.shape[-1])
+        weight, bias = (step.params[config.name] for config in self.params)
+        self._weight = np.asarray(weight.T if self.attrs["swaps"] else weight)
+        self._bias = bias.reshape(1, -1)
         self._steps, self._saved = self._list_steps(step, x), {}
         out, self._before = np.zeros((2, len(items), size), FLOAT)
         h = c = np.zeros((len(self._steps[0]) if self._steps else 0, size), FLOAT)
@@ -108,11 +104,11 @@ class Lstm(_Recurrent, op="lstm", options=f"order peeps {_OPTIONS}"):
     def _read_peeps(self, step: Step) -> Sequence[F32 | float]:
         if not self.attrs["peeps"]:
             return [0.0] * 3
-        return np.split(self._read_bias(step)[:, -3 * self.attrs["size"] :], 3, 1)
+        return np.split(self._bias[:, -3 * self.attrs["size"] :], 3, 1)
 
     def _advance(self, step: Step, x: F32, h: F32, c: F32) -> tuple[F32, F32, tuple[F32, ...]]:
-        start = np.ascontiguousarray(self._read_bias(step)[:, : x.shape[1]])
-        gates = x + multiply(h, self._read_weight(step), step.threads, start)
+        start = np.ascontiguousarray(self._bias[:, : x.shape[1]])
+        gates = x + multiply(h, self._weight, step.threads, start)
         i, f, g, o = (np.split(gates, 4, 1)[self.attrs["order"].index(one)] for one in "ifgo")
         peeps = self._read_peeps(step)
         i = activate("sigmoid", i + c * peeps[0], step.threads)
@@ -131,7 +127,7 @@ class Lstm(_Recurrent, op="lstm", options=f"order peeps {_OPTIONS}"):
         parts = {"i": dc * g * i * (1 - i), "f": dc * c * f * (1 - f), "g": dc * i * _bend(g), "o": do}
         both = np.hstack([parts[one] for one in self.attrs["order"]])
         before = dc * f + parts["i"] * peeps[0] + parts["f"] * peeps[1]
-        return both, both, multiply(both, self._read_weight(step).T, step.threads), before
+        return both, both, multiply(both, self._weight.T, step.threads), before
 
     def _find_bias_grad(self, step: Step) -> F32:
         total = super()._find_bias_grad(step)
@@ -151,7 +147,7 @@ class Gru(_Recurrent, op="gru", options=_OPTIONS):
     parts = 3
 
     def _advance(self, step: Step, x: F32, h: F32, c: F32) -> tuple[F32, F32, tuple[F32, ...]]:
-        products = np.split(multiply(h, self._read_weight(step), step.threads, self._read_bias(step)), 3, 1)
+        products = np.split(multiply(h, self._weight, step.threads, self._bias), 3, 1)
         inputs = np.split(x, 3, 1)
         r, z = (activate("sigmoid", inputs[k] + products[k], step.threads) for k in (0, 1))
         new = activate("tanh", inputs[2] + r * products[2], step.threads)
@@ -162,7 +158,7 @@ class Gru(_Recurrent, op="gru", options=_OPTIONS):
         dnew = dh * (1 - z) * _bend(new)
         gates = [dnew * product * r * (1 - r), dh * (self._before[rows] - new) * z * (1 - z)]
         hidden = np.hstack([*gates, dnew * r])
-        before = dh * z + multiply(hidden, self._read_weight(step).T, step.threads)
+        before = dh * z + multiply(hidden, self._weight.T, step.threads)
         return np.hstack([*gates, dnew]), hidden, before, dc
 
 
@@ -172,7 +168,7 @@ class GruOfV2(_Recurrent, op="v2_gru", options=_OPTIONS):
     parts = 3
 
     def _advance(self, step: Step, x: F32, h: F32, c: F32) -> tuple[F32, F32, tuple[F32, ...]]:
-        size, weight, bias = h.shape[1], self._read_weight(step), self._read_bias(step)
+        size, weight, bias = h.shape[1], self._weight, self._bias
         gates = x[:, : 2 * size] + multiply(h, weight[:, : 2 * size], step.threads, bias[:, : 2 * size])
         z, r = np.split(activate("sigmoid", gates, step.threads), 2, 1)
         products = multiply(r * h, weight[:, 2 * size :], step.threads, bias[:, 2 * size :])
@@ -180,7 +176,7 @@ class GruOfV2(_Recurrent, op="v2_gru", options=_OPTIONS):
         return (new - h) * z + h, c, (z, r, new)
 
     def _retreat(self, step: Step, dh: F32, dc: F32, saved: Sequence[F32], rows: Ids) -> Sequence[F32]:
-        (z, r, new), h, weight, size = saved, self._before[rows], self._read_weight(step), dh.shape[1]
+        (z, r, new), h, weight, size = saved, self._before[rows], self._weight, dh.shape[1]
         dnew = dh * z * _bend(new)
         dreset = multiply(dnew, weight[:, 2 * size :].T, step.threads)
         gates = np.hstack([dh * (new - h) * z * (1 - z), dreset * h * r * (1 - r)])

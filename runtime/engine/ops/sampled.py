@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _core
-from ..arrays import F32, Ids
+from ..arrays import F32, Ids, sum_rows
 from ..graph import BATCH, Value
 from .base import ANY_ROWS, ID, Array, Draw, Grads, Op, Shape, Step, describe
 from .cost import LEAST, find_logs
@@ -47,19 +47,13 @@ class _SampledCost(Op, has_bias=True):
         return sum_axis(costs, 1, step.threads).reshape(-1, 1)
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32, *others: Array) -> Grads:
-        weight, *bias = self.params
+        (weight, *bias), threads = self.params, step.threads
         slopes = (self._slopes * grad).reshape(-1, 1)
-        step.add_param_grad(weight, self._sum(self._x * slopes, self._rows, weight.rows, step))
+        step.add_param_grad(weight, sum_rows(weight.rows, self._rows, [self._x * slopes], threads))
         for one in bias:
-            step.add_param_grad(one, self._sum(slopes, self._rows, weight.rows, step))
-        back = self._sum(self._weights * slopes, self._samples, len(x), step) if self.needs[0] else None
+            step.add_param_grad(one, sum_rows(weight.rows, self._rows, [slopes], threads))
+        back = sum_rows(len(x), self._samples, [self._weights * slopes], threads) if self.needs[0] else None
         return back, *[None for _ in others]
-
-    def _sum(self, parts: F32, index: Ids, rows: int, step: Step) -> F32:
-        """Return the sums [rows, dim] of parts by their row, in the order of the parts."""
-        total: F32 = np.empty((rows, parts.shape[1]), dtype=np.float32)
-        _core.sum_rows(total, index, [parts], step.threads)
-        return total
 
 
 def _check_forms(x: Value, label: Value, *others: Value) -> None:

@@ -161,7 +161,7 @@ def test_bags_that_do_not_fit_are_refused(
 def test_gradients_of_one_key_are_summed_in_their_order() -> None:
     grads = np.array([[2.0**24], *[[1.0]] * 40], np.float32)  # in order each 1 is lost; in pairs some are not
     found = find_rows({"t": (1, np.zeros(41, np.int64))})["t"]
-    assert sum_rows(found, [grads]).tolist() == [[2.0**24]]
+    assert sum_rows(len(found.keys), found.index, [grads]).tolist() == [[2.0**24]]
 
 
 FLOATS = np.zeros((2, 3), np.float32)
