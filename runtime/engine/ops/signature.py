@@ -17,7 +17,7 @@ def read_row(row: str) -> tuple[str, list[str], dict[str, Any]]:
     """
     (name, *needed), options = (part.split() for part in row.partition("|")[::2])
     pairs = (one.partition("=") for one in options)
-    return name, needed, {option: ast.literal_eval(value or "None") for option, _, value in pairs}
+    return name, needed, {option: ast.literal_eval(value) if value else None for option, _, value in pairs}
 
 
 def make_function(row: str, text: str, call: Callable[..., R]) -> Callable[..., R]:
