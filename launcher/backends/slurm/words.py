@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ...node import codes
-from ..failures import CarrierFailure, FailureTable, Pattern
+from ..failures import CarrierFailure, FailureTable
 from .spec import SlurmReach
 
 READY: Final = "pslaunch: allocation "
@@ -50,34 +50,31 @@ def describe_start(reach: SlurmReach) -> dict[str, Any]:
     return {"allocation": own, "argv": step}
 
 
-PATTERNS: Final = tuple(
-    Pattern(*row)
-    for row in (
-        (r"pslaunch: (\S+ can't reach the launcher [^\n]+)", codes.PREFLIGHT,
-         "{0}; choose its network with --nics, allow --port and the ports after it in firewalls, or start "
-         "the job on a node: sbatch or salloc"),
-        (r"pslaunch boot: (no Python 3\.9 [^\n]+)", codes.PREFLIGHT, "{0}; give --agent_python PATH"),
-        (r"pslaunch (?:agent|keeper): ([^\n]+)", codes.PREFLIGHT, "an agent could not begin: {0}"),
-        (r"(?i)Unable to contact slurm controller", codes.SERVICE,
-         "Slurm's controller does not answer (scontrol ping)"),
-        (r"(?i)(Munge (?:en|de)code failed: [^\n]+|authentication (?:error|credential)[^\n]*)",
-         codes.PREFLIGHT,
-         "Slurm can't prove who you are: {0}; on this machine: munge -n"),
-        (r"(?i)invalid partition(?: name)? specified:? ?(\S*)", codes.USAGE,
-         "Slurm has no partition {0}; sinfo prints those that it has: --partition NAME"),
-        (r"(?i)(Invalid account[^\n]*|Invalid qos[^\n]*|[^\n]*not permitted[^\n]*|[^\n]*QOS policy[^\n]*"
-         r"|Access/permission denied|[^\n]*limit\(s\) on [^\n]*)", codes.RIGHTS,
-         "Slurm refuses it: {0}; give another --account or --partition"),
-        (r"(?i)(Node count specification invalid|More processors requested than permitted"
-         r"|Requested node configuration is not available|Requested time limit is invalid[^\n]*"
-         r"|Invalid --?\w+ specification|Invalid (?:feature|node name|generic resource)[^\n]*"
-         r"|Memory specification can not be satisfied|unrecognized option [^\n]*|invalid option [^\n]*)",
-         codes.USAGE, "Slurm refuses it: {0}; sinfo prints what there is"),
-        (r"(?i)(Invalid job id specified|Job/step already completing or completed"
-         r"|Expired or invalid job[^\n]*|allocation [^\n]*revoked|Slurm job \d+ has expired)",
-         codes.NODE_LOST, "the allocation is over: {0}"),
-        (r"(?i)(Node failure on \S+|NODE FAILURE[^\n]*)", codes.NODE_LOST, "Slurm lost a node: {0}"),
-    )
+PATTERNS: Final = (
+    (r"pslaunch: (\S+ can't reach the launcher [^\n]+)", codes.PREFLIGHT,
+     "{0}; choose its network with --nics, allow --port and the ports after it in firewalls, or start "
+     "the job on a node: sbatch or salloc"),
+    (r"pslaunch boot: (no Python 3\.9 [^\n]+)", codes.PREFLIGHT, "{0}; give --agent_python PATH"),
+    (r"pslaunch (?:agent|keeper): ([^\n]+)", codes.PREFLIGHT, "an agent could not begin: {0}"),
+    (r"(?i)Unable to contact slurm controller", codes.SERVICE,
+     "Slurm's controller does not answer (scontrol ping)"),
+    (r"(?i)(Munge (?:en|de)code failed: [^\n]+|authentication (?:error|credential)[^\n]*)",
+     codes.PREFLIGHT,
+     "Slurm can't prove who you are: {0}; on this machine: munge -n"),
+    (r"(?i)invalid partition(?: name)? specified:? ?(\S*)", codes.USAGE,
+     "Slurm has no partition {0}; sinfo prints those that it has: --partition NAME"),
+    (r"(?i)(Invalid account[^\n]*|Invalid qos[^\n]*|[^\n]*not permitted[^\n]*|[^\n]*QOS policy[^\n]*"
+     r"|Access/permission denied|[^\n]*limit\(s\) on [^\n]*)", codes.RIGHTS,
+     "Slurm refuses it: {0}; give another --account or --partition"),
+    (r"(?i)(Node count specification invalid|More processors requested than permitted"
+     r"|Requested node configuration is not available|Requested time limit is invalid[^\n]*"
+     r"|Invalid --?\w+ specification|Invalid (?:feature|node name|generic resource)[^\n]*"
+     r"|Memory specification can not be satisfied|unrecognized option [^\n]*|invalid option [^\n]*)",
+     codes.USAGE, "Slurm refuses it: {0}; sinfo prints what there is"),
+    (r"(?i)(Invalid job id specified|Job/step already completing or completed"
+     r"|Expired or invalid job[^\n]*|allocation [^\n]*revoked|Slurm job \d+ has expired)",
+     codes.NODE_LOST, "the allocation is over: {0}"),
+    (r"(?i)(Node failure on \S+|NODE FAILURE[^\n]*)", codes.NODE_LOST, "Slurm lost a node: {0}"),
 )  # fmt: skip
 _CANCELLED: Final = re.compile(
     r"\*\*\* (?:STEP|JOB) (\d+)(\S*) ON (\S+) CANCELLED AT (\S+)(?: DUE TO ([\w ]+))?"

@@ -57,7 +57,7 @@ def test_pods_have_5_s_more_than_the_longest_ending_of_its_page() -> None:
 
 
 def test_page_of_mpi_has_the_message_of_every_failure() -> None:
-    messages = [(str(int(p.code)), p.text.format("…", "…", **PARTS)) for p in PATTERNS]
+    messages = [(str(int(code)), text.format("…", "…", **PARTS)) for _, code, text in PATTERNS]
     assert [(code, message) for _, code, message in rows("mpi.md", "Failures")] == [*dict.fromkeys(messages)]
 
 

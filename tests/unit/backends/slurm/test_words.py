@@ -45,4 +45,4 @@ def test_end_by_slurm_is_told_by_its_words(why: str, code: int, text: str) -> No
 
 def test_page_has_the_message_of_every_failure() -> None:
     listed = [(code, message) for _, code, message in rows("slurm.md", "Failures")]
-    assert listed[:-1] == [(str(int(p.code)), p.text.format("…", "…")) for p in words.PATTERNS]
+    assert listed[:-1] == [(str(int(code)), text.format("…", "…")) for _, code, text in words.PATTERNS]
