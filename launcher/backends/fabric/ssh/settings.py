@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ....errors import HostError, SpecError
-from ....options.hosts import Host, parse_hosts
+from ....options.hosts import Host, parse_hosts, split_list
 from ...here import ask_command
 from . import keys
 
@@ -118,14 +118,13 @@ def make_settings(
     tokens |= {"i": str(os.getuid()), "l": socket.gethostname()}
 
     def get_paths(key: str) -> tuple[str, ...]:
-        found = (value for value in values.get(key, ()) if value != "none")
-        return tuple(expand(value, tokens, home, environ) for value in found)
+        return tuple(expand(value, tokens, home, environ) for value in values.get(key, ()) if value != "none")
 
     def get_names(key: str) -> tuple[str, ...]:
         value = get(key, "+")
         return () if value[:1] in "+-^" else tuple(value.split(","))
 
-    jumps = [jump.strip().removeprefix("ssh://") for jump in get("proxyjump", "").split(",")]
+    jumps = [jump.removeprefix("ssh://") for jump in split_list(get("proxyjump", ""))]
     return HopSettings(
         name=name,
         hostname=hostname,
@@ -140,7 +139,7 @@ def make_settings(
         strict=_STRICT.get(strict := get("stricthostkeychecking", "ask"), strict),
         hash_known_hosts=_is_on(get("hashknownhosts", "")),
         proxy_command=expand(get("proxycommand", ""), tokens, "", {}),
-        jumps=tuple(parse_hosts([jump for jump in jumps if jump], "ProxyJump")),
+        jumps=tuple(parse_hosts(jumps, "ProxyJump")),
         connect_timeout_s=get_number("connecttimeout") or None,
         keepalive_s=get_number("serveraliveinterval") or KEEPALIVE_S,
         compression=_is_on(get("compression", "")),
