@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import subprocess
 import threading
@@ -17,7 +16,6 @@ from ...lines import Line, choose_last_words
 TAIL_BYTES = 4000
 _PIECE_BYTES = 64 * 1024
 _SENT_BYTES = 4 * (32 * 1024 - 64)  # per write: full paramiko packets without a small remainder
-PIPE_BYTES = 1024 * 1024
 _LAST_WORDS_S = 0.3
 STDERR_S = 1.0  # to read the last output of an ended process
 
@@ -93,9 +91,6 @@ class ParamikoChannel(Channel):
         self._outward, write_fd = os.pipe()
         super().__init__(read_fd, write_fd)
         self._session = session
-        for fd in (self._inward, self._outward):
-            with contextlib.suppress(OSError, AttributeError):
-                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self.tail.follow(session.recv_stderr)
         for work in (self._send, self._receive):
             threading.Thread(target=work, name="ssh-copy", daemon=True).start()
