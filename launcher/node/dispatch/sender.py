@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 WINDOW_BYTES = 2 * 1024 * 1024
 THE_MANIFEST = 2**32 - 1  # as the number of a file
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-BATCH_BYTES = 512 * 1024  # read at once
 
 
 class Source:
@@ -192,28 +191,20 @@ class Sender:
             return
         self._reading = True
         self._dry = True  # unless it finds something, or the source grows meanwhile
-        budget = min(BATCH_BYTES, self._credit)
 
-        def take(pieces: list[Data]) -> None:
+        def take(piece: Data | None) -> None:
             self._reading = False
-            for piece in pieces:
+            if piece:
                 self._dry = False
                 self._credit -= len(piece.data)
                 self._line.send_data(piece)
             self._read()
 
-        self._aside.do(lambda: self._read_batch(budget), take, self._fail)
+        self._aside.do(self._read_piece, take, self._fail)
 
-    def _read_batch(self, budget: int) -> list[Data]:
-        pieces: list[Data] = []
-        while self._queue and budget >= MAX_DATA_BYTES and (piece := self._read_piece()).data:
-            pieces.append(piece)
-            budget -= len(piece.data)
-        return pieces
-
-    def _read_piece(self) -> Data:
-        """Read as much as a frame holds, of one file or of several in sequence; no data for now: none."""
-        first, parts, room = self._queue[0], list[bytes](), MAX_DATA_BYTES
+    def _read_piece(self) -> Data | None:
+        """Read as much as a frame holds, of one file or of several in sequence; None: nothing for now."""
+        parts, room = list[tuple[Want, bytes]](), MAX_DATA_BYTES
         while room and self._queue:
             want = self._queue[0]
             size, ready = self._measure(want.file)
@@ -222,13 +213,13 @@ class Sender:
             data = self._read_bytes(want, min(room, ready - want.offset))
             if not data:
                 raise _make_change_error(self._source.get_path(self._source.entries[want.file]))
-            parts.append(data)
+            parts.append((want, data))
             room -= len(data)
             self._queue[0] = Want(want.file, want.offset + len(data))
             if want.offset + len(data) == size:
                 self._queue.popleft()
                 self._close_file()
-        return Data(*first, b"".join(parts))
+        return Data(*parts[0][0], b"".join(data for _, data in parts)) if parts else None
 
     def _measure(self, file: int) -> tuple[int, int]:
         """Return the bytes of a file, and those that can be read now."""
