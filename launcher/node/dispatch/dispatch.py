@@ -52,8 +52,7 @@ class Dispatch:
         self._unfilled: set[int] = set()
         self._began_s = 0.0
         self._passed_on = False  # nodes pass the package on to each other
-        self._sources = Routes(self._send_requested, self._order_serve, self._order_fetch)
-        self._requests: dict[int, list[Want]] = {}  # of nodes that wait for a source
+        self._sources = Routes(self._order_serve, self._order_fetch)
 
     def has_to_fill(self, node: job.Node) -> bool:
         """Check if this node gets the package from us or from another node."""
@@ -117,8 +116,7 @@ class Dispatch:
             # A node to which we send may ask again, if the rest of an earlier try is corrupt: we send it too.
             ours, missing = m["alone"] or sender.total_bytes > 0, sender.count_bytes(wants)
             if self._passed_on and not ours and missing >= PASS_ON_BYTES:
-                self._requests[node] = wants
-                self._sources.want(node, missing)
+                self._sources.want(node, missing, lambda: sender.send(wants))
             else:
                 sender.send(wants)
                 self._sources.take_from_head(node, missing)
@@ -128,15 +126,11 @@ class Dispatch:
 
         sender.read_request(m, answer, refuse)
 
-    def _send_requested(self, node: int) -> None:
-        self._senders[node].send(self._requests.pop(node))
-
     def _order_serve(self, node: int) -> None:
         link = self._desk.links[node]
         link.line.send({"type": "serve", "addr": link.node.addr})
 
     def _order_fetch(self, node: int, server: int, port: int) -> None:
-        del self._requests[node]
         addrs = self._desk.links[server].addrs
         self._desk.links[node].line.send({"type": "fetch", "addrs": addrs, "port": port})
 

@@ -16,18 +16,13 @@ LINK_BYTES = 4 * 1024 * 1024  # a further link of a chain costs as much time as 
 class Routes:
     """Sources of all nodes of one dispatch; each change gives the orders that follow.
 
-    send: the head shall send to this node; serve: this node shall listen for another; fetch: a node shall get
-    the package from a server at this port.
+    serve: this node shall listen for another; fetch: a node shall get the package from a server at this port.
     """
 
-    def __init__(
-        self,
-        send: Callable[[int], None],
-        serve: Callable[[int], None],
-        fetch: Callable[[int, int, int], None],
-    ) -> None:
-        self._send, self._serve, self._fetch = send, serve, fetch
-        self.wanting: dict[int, int] = {}  # nodes without a source, and their missing bytes
+    def __init__(self, serve: Callable[[int], None], fetch: Callable[[int, int, int], None]) -> None:
+        self._serve, self._fetch = serve, fetch
+        # Nodes without a source, their missing bytes, and what lets the head send to them.
+        self.wanting: dict[int, tuple[int, Callable[[], None]]] = {}
         self._head_sends = False  # to one of them
         self._links: dict[int, int] = {}  # of nodes that can serve: links of their chain that still grow
         self._missing: dict[int, int] = {}  # bytes of nodes that have a source and are not filled
@@ -35,8 +30,8 @@ class Routes:
         self._ports: dict[int, int] = {}  # of nodes that listen
         self.servers: dict[int, int] = {}  # of nodes that fetch
 
-    def want(self, node: int, missing: int) -> None:
-        self.wanting[node] = missing
+    def want(self, node: int, missing: int, send: Callable[[], None]) -> None:
+        self.wanting[node] = missing, send
         self._assign()
 
     def take_from_head(self, node: int, missing: int) -> None:
@@ -65,7 +60,7 @@ class Routes:
     def _assign(self) -> None:
         idle = self._ports.keys() - self.servers.values()
         while self.wanting:
-            node, missing = next(iter(self.wanting.items()))
+            node, (missing, send) = next(iter(self.wanting.items()))
             servers = sorted((self._links[server], server) for server in idle if self._pays(server))
             if servers:
                 links, server = servers[0]
@@ -76,7 +71,7 @@ class Routes:
             elif not self._head_sends:
                 self._head_sends = True
                 self._begin(node, missing, 1)
-                self._send(node)
+                send()
             else:
                 break
             del self.wanting[node]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable
 
@@ -18,7 +19,6 @@ class Nodes:
     def __init__(self) -> None:
         self.orders: list[Callable[[], None]] = []
         self.sources = Routes(
-            lambda node: self.orders.append(lambda: self.begin(node, None)),
             lambda node: self.orders.append(lambda: self.sources.note_serving(node, 4000 + node)),
             lambda *fetch: self.orders.append(lambda: self.fetch(*fetch)),
         )
@@ -42,8 +42,12 @@ class Nodes:
 
     def want(self, count: int, missing: int) -> None:
         for node in range(count):
-            self.sources.want(node, missing)
+            self.want_one(node, missing)
             self.obey()
+
+    def want_one(self, node: int, missing: int) -> None:
+        begin = functools.partial(self.begin, node, None)
+        self.sources.want(node, missing, lambda: self.orders.append(begin))
 
     def fill(self, node: int) -> None:
         self.filled.add(node)
@@ -88,7 +92,7 @@ def test_node_that_lost_its_server_takes_from_the_head_and_still_serves(nodes: N
     nodes.sources.take_from_head(1, LARGE // 2)
     nodes.obey()
     assert 1 not in nodes.sources.servers and nodes.sources.servers[2] == 1
-    nodes.sources.want(3, LARGE)
+    nodes.want_one(3, LARGE)
     nodes.obey()
     assert nodes.servers[3] == 0  # which serves nobody now
     assert 3 not in nodes.sources.wanting
@@ -98,7 +102,7 @@ def test_node_that_was_not_asked_is_refused(nodes: Nodes) -> None:
     nodes.want(1, LARGE)
     with pytest.raises(ValueError, match="not asked to serve"):
         nodes.sources.note_serving(0, 4000)
-    nodes.sources.want(1, LARGE)
+    nodes.want_one(1, LARGE)
     nodes.obey()
     with pytest.raises(ValueError, match="not asked to serve"):
         nodes.sources.note_serving(0, 4000)  # a second time
@@ -112,7 +116,7 @@ def test_every_node_gets_it_in_any_order_of_events(nodes: Nodes, seed: int) -> N
     while len(nodes.filled) < count:
         lost = [n for n in nodes.begun if n not in nodes.filled and nodes.servers[n] is not None]
         if asking and dice.random() < 0.5:
-            nodes.sources.want(asking.pop(), dice.choice([SMALL, 3 * LINK_BYTES, LARGE]))
+            nodes.want_one(asking.pop(), dice.choice([SMALL, 3 * LINK_BYTES, LARGE]))
             nodes.obey()
         elif lost and dice.random() < 0.2:
             node = dice.choice(lost)
