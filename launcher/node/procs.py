@@ -27,8 +27,7 @@ _TICKS_PER_S, _PAGE_BYTES = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGESIZE")
 WHY_LEFT = "it waits in the kernel, is another user's, or forks faster than it can be killed"
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-# Looked up here: a forked child must not load anything. Launchers also run where there is none.
-_prctl = getattr(ctypes.CDLL(None, use_errno=True), "prctl", None)
+_prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up here: a forked child must not load anything
 
 
 def become_subreaper() -> None:
@@ -42,8 +41,6 @@ def end_with_parent() -> None:
 
 
 def _call_prctl(option: int, value: int) -> None:
-    if _prctl is None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     if _prctl(option, value, 0, 0, 0) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"prctl({option}): {os.strerror(code)}")

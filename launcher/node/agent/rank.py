@@ -258,8 +258,7 @@ def _may_read_others() -> bool:
         os.read(read_fd, 1)  # until the end of its parent
         os._exit(0)
     one = ctypes.c_ulong(1)
-    with suppress(AttributeError):  # of a libc without it
-        ctypes.CDLL(None).process_vm_readv(child, ours, one, theirs, one, ctypes.c_ulong(0))
+    ctypes.CDLL(None).process_vm_readv(child, ours, one, theirs, one, ctypes.c_ulong(0))
     for fd in (read_fd, write_fd):
         os.close(fd)
     os.waitpid(child, 0)

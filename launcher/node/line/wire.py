@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..messages import HelloMsg
     from .trace import Note
 
-WIRE_VERSION = 21
+WIRE_VERSION = 22
 HEADER = struct.Struct("<IB")
 MAX_CONTROL_BYTES = 16 * 1024 * 1024
 MAX_WAITING_BYTES = 4 * MAX_CONTROL_BYTES  # of messages to a peer that does not read
