@@ -169,9 +169,12 @@ class PlainCommand(RowCommand):
         from .options.args import split_plain_line
         from .options.sources import Given
 
-        # Other packages are looked for only if an option is unknown.
-        ours, found = split_plain_line(words, self.options, lambda: self._list_places(find_added()))
+        def find_more() -> None:
+            self.options.update({option.name: option for option in self._list_places(find_added())})
+
+        ours, found = split_plain_line(words, self.options, find_more)
         if "help" in ours:
+            find_more()
             return print_help(ctx)
         self._check_number(found, f"usage: {ctx.command_path} {self.options_metavar}")
         given = Given(self.options, ours)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -55,11 +55,11 @@ def split_command_line(
 
 
 def split_plain_line(
-    words: Sequence[str], options: Mapping[str, Option], find_more: Callable[[], Iterable[Option]]
+    words: Sequence[str], options: Mapping[str, Option], find_more: Callable[[], None]
 ) -> tuple[SourceValues, list[str]]:
     """Split the line of a command without a program into options and other words, in any order.
 
-    find_more: returns further options, if one is unknown. Raises SpecError.
+    find_more: adds further options to these, if one is unknown. Raises SpecError.
     """
     splitter = _Splitter(words, options)
     return splitter.ours, splitter.split_plain(find_more)
@@ -100,7 +100,7 @@ class _Splitter:
             raise SpecError("-m needs a module's name: -m MODULE")
         return Split(self.ours, tuple(self.forwarded), program, tuple(rest), is_module)
 
-    def split_plain(self, find_more: Callable[[], Iterable[Option]]) -> list[str]:
+    def split_plain(self, find_more: Callable[[], None]) -> list[str]:
         """Take all options and return the other words."""
         others: list[str] = []
         while self.at < len(self.words) and (word := self.words[self.at]) != "--":
@@ -108,7 +108,7 @@ class _Splitter:
             if word in ("", "-") or not word.startswith("-"):
                 others.append(word)
             elif not self._take_ours(word):
-                self.options = {**self.options, **{option.name: option for option in find_more()}}
+                find_more()
                 if not self._take_ours(word):
                     known = [name for option in self.options.values() for name in option.names]
                     name = word.partition("=")[0]
