@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from pslaunch.runtime.shared.env import EnvError, parse_bool
+from pslaunch.runtime.shared.env import EnvError, parse_bool, parse_int
 
 from ..errors import SpecError
 
@@ -93,12 +93,7 @@ class Number(OptionKind):
     what = "a whole number"
 
     def read(self, text: str, label: str) -> int:
-        shown = repr(text)
-        if re.fullmatch(r"[+-]?[0-9]{1,18}", text):
-            if self.low <= int(text) <= self.high:
-                return int(text)
-            shown = str(int(text))
-        raise SpecError(f"{label}={shown}: expected {self.what} from {self.low} to {self.high}")
+        return parse_argument(functools.partial(parse_int, low=self.low, high=self.high), text, label)
 
 
 @dataclass(frozen=True)

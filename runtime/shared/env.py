@@ -39,13 +39,12 @@ def parse_bool(value: object, name: str) -> bool:
 
 def parse_int(value: object, name: str, low: int = 0, high: int = 2**31 - 1) -> int:
     """Return a whole number from `low` to `high`, also from text; raises EnvError naming `name`."""
-    try:
-        number = int(str(value).strip())
-    except ValueError:
-        raise EnvError(f"{name}={value!r}: expected a whole number") from None
-    if not low <= number <= high:
-        raise EnvError(f"{name}={number}: expected {low} to {high}")
-    return number
+    text, shown = str(value).strip(), repr(value)
+    if re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+        if low <= int(text) <= high:
+            return int(text)
+        shown = str(int(text))
+    raise EnvError(f"{name}={shown}: expected a whole number from {low} to {high}")
 
 
 parse_port = partial(parse_int, low=1, high=65535)

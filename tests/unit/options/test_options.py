@@ -30,8 +30,8 @@ Seen = dict[str, Any]
 def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Seen]:
     """Read a command line with these rows: what was given."""
     rows = {row.name: row for row in join_rows(ROWS, COMMON)}
-    monkeypatch.setattr(registry, "OWN", ("local",))
     for module in (registry, gather):
+        monkeypatch.setattr(module, "OWN", ("local",))
         monkeypatch.setattr(module, "get_options", lambda _name: rows)
 
     def run(*words: str) -> Seen:

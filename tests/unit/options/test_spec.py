@@ -442,7 +442,7 @@ def test_port_of_metrics_is_a_variable_of_the_pservers(ws: Path) -> None:
     for text in ("9100", "0.0.0.0:9100"):
         spec = make_spec("local", [f"--metrics_port={text}", "train.py"], ws, {})
         assert spec.draft.added_env == {"PSLAUNCH_METRICS_PORT": text}
-    for text, said in (("x", "expected a whole number"), ("h:65536", "expected 1 to 65535")):
+    for text, said in (("x", "expected a whole number"), ("h:65536", "from 1 to 65535")):
         with pytest.raises(SpecError, match=f"--metrics_port=.*{said}"):
             make_spec("local", [f"--metrics_port={text}", "train.py"], ws, {})
 

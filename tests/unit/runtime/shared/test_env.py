@@ -189,7 +189,7 @@ def test_a_pserver_may_name_its_own_port() -> None:
     environ = {"PADDLE_INIT_PSERVERS": "127.0.0.1:7465,ps1,[::1]:7200", "PADDLE_INIT_PORT": "7300"}
     found = resolve({}, environ)
     assert found.endpoints == [("127.0.0.1", 7465), ("ps1", 7300), ("::1", 7200)]
-    with pytest.raises(env.EnvError, match=r"pservers=.*: expected 1 to 65535"):
+    with pytest.raises(env.EnvError, match=r"pservers=.*: expected a whole number from 1 to 65535"):
         resolve({}, {"PADDLE_INIT_PSERVERS": "127.0.0.1:74650"})
 
 
