@@ -15,23 +15,30 @@ static void fill(float *p, size_t n, float size) {
     for (size_t i = 0; i < n; i++) p[i] = ((float)(int)(harness_random() % 2001) / 1000 - 1) * size;
 }
 
+/* Returns the wrong rows. */
+static size_t run_one(ps_act_op op, unsigned threads) {
+    op.rows = ROWS, op.cols = COLS;
+    CHECK(ps_act_run(&op, threads, NULL) == PS_OK);
+    return op.wrong;
+}
+
 /* All kernels one after the other: a change of one changes what follows. */
 static void run_all(ps_isa isa, unsigned threads, float *out) {
-    size_t errors;
     float *back = out + N, *rows = back + N, *cols = rows + ROWS;
     ps_build_choose(isa);
     for (ps_act act = 0; act < PS_ACTS; act++) {
         memcpy(out, x, sizeof x);
-        CHECK(ps_act_apply(act, out, ROWS, COLS, threads, NULL) == PS_OK);
-        CHECK(ps_act_undo(act, out, y, back, ROWS, COLS, threads, NULL) == PS_OK);
+        run_one((ps_act_op){.kind = PS_APPLY, .act = act, .x = out}, threads);
+        run_one((ps_act_op){.kind = PS_UNDO, .act = act, .y = out, .grad = y, .out = back}, threads);
         out = back + N, back = out + N, rows = back + N, cols = rows + ROWS;
     }
     memcpy(out, x, sizeof x);
-    CHECK(ps_cross_entropy(out, labels, rows, ROWS, COLS, &errors, threads, NULL) == PS_OK);
-    CHECK(ps_sum_columns(x, cols, ROWS, COLS, threads, NULL) == PS_OK);
-    CHECK(ps_dot_rows(x, y, back, ROWS, COLS, threads, NULL) == PS_OK);
-    CHECK(ps_take_logs(out, N, threads, NULL) == PS_OK);
-    out[0] = (float)errors;
+    ps_act_op cost = {.kind = PS_CROSS_ENTROPY, .x = out, .labels = labels, .out = rows};
+    size_t wrong = run_one(cost, threads);
+    run_one((ps_act_op){.kind = PS_SUM_COLUMNS, .y = x, .out = cols}, threads);
+    run_one((ps_act_op){.kind = PS_DOT_ROWS, .y = x, .grad = y, .out = back}, threads);
+    run_one((ps_act_op){.kind = PS_TAKE_LOGS, .x = out}, threads);
+    out[0] = (float)wrong;
     ps_build_choose(PS_ISA_BEST);
 }
 
@@ -81,17 +88,19 @@ TEST(functions_keep_to_their_ends) {
 TEST(cross_entropy_by_hand) {
     float scores[] = {0, 0, 1000, 0, NAN, 1}, cost[3];
     int64_t label[] = {0, 1, 1};
-    size_t errors;
-    CHECK(ps_cross_entropy(scores, label, cost, 3, 2, &errors, 1, NULL) == PS_OK);
+    ps_act_op op = {
+        .kind = PS_CROSS_ENTROPY, .rows = 3, .cols = 2, .x = scores, .labels = label, .out = cost};
+    CHECK(ps_act_run(&op, 1, NULL) == PS_OK);
     CHECK(fabsf(cost[0] - 0.6931472F) < 1e-6F && cost[1] == 1000 && cost[2] != cost[2]);
     CHECK(scores[0] == 0.5F && scores[1] == 0.5F && scores[2] == 1 && scores[3] == 0);
-    CHECK(errors == 2); /* a tie is right, NaN is wrong */
+    CHECK(op.wrong == 2); /* a tie is right, NaN is wrong */
 }
 
 TEST(label_out_of_range_is_an_error_and_costs_infinity) {
     float scores[] = {0, 1, 2, 3}, cost[2];
     int64_t label[] = {2, -1};
-    size_t errors;
-    CHECK(ps_cross_entropy(scores, label, cost, 2, 2, &errors, 1, NULL) == PS_OK);
-    CHECK(errors == 2 && cost[0] == INFINITY && cost[1] == INFINITY);
+    ps_act_op op = {
+        .kind = PS_CROSS_ENTROPY, .rows = 2, .cols = 2, .x = scores, .labels = label, .out = cost};
+    CHECK(ps_act_run(&op, 1, NULL) == PS_OK);
+    CHECK(op.wrong == 2 && cost[0] == INFINITY && cost[1] == INFINITY);
 }

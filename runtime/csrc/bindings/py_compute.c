@@ -5,29 +5,36 @@
 #include "kernels/ps_matmul.h"
 #include "bindings/py_args.h"
 
-/* A kernel as a function of Python, from the forms of its arguments, the call in C and the arrays. In the
- * call A, B and C are the memory of the arrays, N and K the sizes of the letters n and k. */
-#define KERNEL(name, forms, call, ...)               \
+static int run_op(py_call *c, ps_act_op *o, ps_err *err) {
+    int rc = ps_act_run(o, c->threads, err);
+    c->found = o->wrong;
+    return rc;
+}
+
+/* A computation as a function of Python, from the forms of its arguments, its description and the arrays. In
+ * the description A, B and C are the memory of the arrays, N and K the sizes of the letters n and k. */
+#define KERNEL(name, forms, op, ...)                 \
     static int run_##name(py_call *c, ps_err *err) { \
-        return call;                                 \
+        return run_op(c, &op, err);                  \
     }                                                \
     PY_FUNCTION(name, run_##name, forms, __VA_ARGS__)
+#define OP(...) ((ps_act_op){.act = c->act, .rows = N, __VA_ARGS__})
 #define A c->of[0].buf
 #define B c->of[1].buf
 #define C c->of[2].buf
 #define N py_size(c, 'n')
 #define K py_size(c, 'k')
 
-KERNEL(activate, "xat", ps_act_apply(c->act, A, N, K, c->threads, err), {"x", PY_F32, "nk", PY_WRITE})
-KERNEL(undo_activation, "xaaat", ps_act_undo(c->act, A, B, C, N, K, c->threads, err),
+KERNEL(activate, "xat", OP(.kind = PS_APPLY, .cols = K, .x = A), {"x", PY_F32, "nk", PY_WRITE})
+KERNEL(undo_activation, "xaaat", OP(.kind = PS_UNDO, .cols = K, .y = A, .grad = B, .out = C),
        {"y", PY_F32, "nk", PY_READ}, {"grad", PY_F32, "nk", PY_READ}, {"out", PY_F32, "nk", PY_WRITE})
-KERNEL(cross_entropy, "aaat=k", ps_cross_entropy(A, B, C, N, K, &c->found, c->threads, err),
+KERNEL(cross_entropy, "aaat=k", OP(.kind = PS_CROSS_ENTROPY, .cols = K, .x = A, .labels = B, .out = C),
        {"scores", PY_F32, "nk", PY_WRITE}, {"labels", PY_I64, "n", PY_READ}, {"cost", PY_F32, "n", PY_WRITE})
-KERNEL(sum_columns, "aat", ps_sum_columns(A, B, N, K, c->threads, err), {"x", PY_F32, "nk", PY_READ},
-       {"out", PY_F32, "1k", PY_WRITE})
-KERNEL(dot_rows, "aaat", ps_dot_rows(A, B, C, N, K, c->threads, err), {"x", PY_F32, "nk", PY_READ},
-       {"y", PY_F32, "nk", PY_READ}, {"out", PY_F32, "n", PY_WRITE})
-KERNEL(take_logs, "at", ps_take_logs(A, N, c->threads, err), {"x", PY_F32, "n", PY_WRITE})
+KERNEL(sum_columns, "aat", OP(.kind = PS_SUM_COLUMNS, .cols = K, .y = A, .out = B),
+       {"x", PY_F32, "nk", PY_READ}, {"out", PY_F32, "1k", PY_WRITE})
+KERNEL(dot_rows, "aaat", OP(.kind = PS_DOT_ROWS, .cols = K, .y = A, .grad = B, .out = C),
+       {"x", PY_F32, "nk", PY_READ}, {"y", PY_F32, "nk", PY_READ}, {"out", PY_F32, "n", PY_WRITE})
+KERNEL(take_logs, "at", OP(.kind = PS_TAKE_LOGS, .cols = 1, .x = A), {"x", PY_F32, "n", PY_WRITE})
 
 static ps_matrix as_matrix(const Py_buffer *view) {
     return (ps_matrix){view->buf, view->strides[0] / 4, view->strides[1] / 4};

@@ -9,18 +9,10 @@ enum { LANES = 16 };
 /* Values for a thread: fewer do not pay for it. */
 enum { LEAST_WORK = 1 << 14 };
 
-typedef enum kind { APPLY, UNDO, CROSS_ENTROPY, SUM_COLUMNS, DOT_ROWS, LOGS } kind;
-
-typedef struct op {
-    kind kind;
-    ps_act act;
-    size_t rows, cols;
-    float *x; /* changed in place */
-    const float *y, *grad;
-    float *out;
-    const int64_t *labels;
-    atomic_size_t *errors;
-} op;
+typedef struct job {
+    const ps_act_op *op;
+    atomic_size_t *wrong;
+} job;
 
 PS_INLINE float add_lanes(float *lanes) {
     for (int width = LANES / 2; width > 0; width /= 2)
@@ -104,15 +96,15 @@ PS_INLINE bool cross_entropy_row(float *x, size_t n, size_t label, float *cost) 
     return label < n && picked >= highest && total == total;
 }
 
-PS_INLINE size_t cross_entropy(const op *o, size_t begin, size_t end) {
-    size_t errors = 0;
+PS_INLINE size_t cross_entropy(const ps_act_op *o, size_t begin, size_t end) {
+    size_t wrong = 0;
     for (size_t i = begin; i < end; i++)
-        errors += !cross_entropy_row(o->x + i * o->cols, o->cols, (size_t)o->labels[i], &o->out[i]);
-    return errors;
+        wrong += !cross_entropy_row(o->x + i * o->cols, o->cols, (size_t)o->labels[i], &o->out[i]);
+    return wrong;
 }
 
 /* Four rows at a time: the sums are read and written once for them. */
-PS_INLINE void sum_columns(const op *o, size_t begin, size_t end) {
+PS_INLINE void sum_columns(const ps_act_op *o, size_t begin, size_t end) {
     float *restrict out = o->out;
     size_t i = 0, cols = o->cols;
     memset(out + begin, 0, (end - begin) * sizeof *out);
@@ -125,81 +117,52 @@ PS_INLINE void sum_columns(const op *o, size_t begin, size_t end) {
         for (size_t j = begin; j < end; j++) out[j] += o->y[i * cols + j];
 }
 
-/* Body of every build, for some rows, or columns of SUM_COLUMNS. */
-PS_INLINE void run(const op *o, size_t begin, size_t end) {
+/* Body of every build, for some rows, or columns of PS_SUM_COLUMNS. Returns the wrong ones. */
+PS_INLINE size_t run(const ps_act_op *o, size_t begin, size_t end) {
     size_t cols = o->cols;
-    if (o->kind == SUM_COLUMNS) sum_columns(o, begin, end);
-    else if (o->kind == CROSS_ENTROPY) atomic_fetch_add(o->errors, cross_entropy(o, begin, end));
-    else if (o->kind == APPLY)
+    if (o->kind == PS_CROSS_ENTROPY) return cross_entropy(o, begin, end);
+    if (o->kind == PS_SUM_COLUMNS) sum_columns(o, begin, end);
+    else if (o->kind == PS_APPLY)
         for (size_t i = begin; i < end; i++) apply_row(o->act, o->x + i * cols, cols);
-    else if (o->kind == UNDO)
+    else if (o->kind == PS_UNDO)
         for (size_t i = begin; i < end; i++)
             undo_row(o->act, o->y + i * cols, o->grad + i * cols, o->out + i * cols, cols);
-    else if (o->kind == DOT_ROWS)
+    else if (o->kind == PS_DOT_ROWS)
         for (size_t i = begin; i < end; i++) o->out[i] = dot(o->y + i * cols, o->grad + i * cols, cols);
     else
-        for (size_t i = begin; i < end; i++) o->x[i] = ps_log(o->x[i]);
+        for (size_t i = begin * cols; i < end * cols; i++) o->x[i] = ps_log(o->x[i]);
+    return 0;
 }
 
-PS_TARGET_FMA static void run_avx2(const op *o, size_t begin, size_t end) {
-    run(o, begin, end);
+PS_TARGET_FMA static size_t run_avx2(const ps_act_op *o, size_t begin, size_t end) {
+    return run(o, begin, end);
 }
 
-PS_TARGET_AVX512 static void run_avx512(const op *o, size_t begin, size_t end) {
-    run(o, begin, end);
+PS_TARGET_AVX512 static size_t run_avx512(const ps_act_op *o, size_t begin, size_t end) {
+    return run(o, begin, end);
 }
 
-static size_t count_items(const op *o) {
-    return o->kind == SUM_COLUMNS ? o->cols : o->rows;
+static size_t count_items(const ps_act_op *o) {
+    return o->kind == PS_SUM_COLUMNS ? o->cols : o->rows;
 }
 
 static void run_part(const void *arg, unsigned part, unsigned parts, float *scratch) {
     (void)scratch;
-    const op *o = arg;
+    const job *own = arg;
+    const ps_act_op *o = own->op;
     size_t n = count_items(o), begin = ps_part_begin(n, part, parts), end = ps_part_begin(n, part + 1, parts);
     ps_isa isa = ps_build();
-    if (isa == PS_ISA_AVX512) run_avx512(o, begin, end);
-    else if (isa == PS_ISA_AVX2) run_avx2(o, begin, end);
-    else run(o, begin, end);
+    size_t wrong = isa == PS_ISA_AVX512 ? run_avx512(o, begin, end)
+                   : isa == PS_ISA_AVX2 ? run_avx2(o, begin, end)
+                                        : run(o, begin, end);
+    atomic_fetch_add(own->wrong, wrong);
 }
 
-static int run_all(const op *o, unsigned threads, ps_err *err) {
+int ps_act_run(ps_act_op *o, unsigned threads, ps_err *err) {
+    atomic_size_t wrong = 0;
     unsigned parts = ps_parts(o->rows * o->cols, LEAST_WORK, threads);
     if (parts > count_items(o)) parts = count_items(o) > 0 ? (unsigned)count_items(o) : 1;
-    return ps_compute(parts, 0, run_part, o, err);
-}
-
-int ps_act_apply(ps_act act, float *x, size_t rows, size_t cols, unsigned threads, ps_err *err) {
-    return run_all(&(op){.kind = APPLY, .act = act, .rows = rows, .cols = cols, .x = x}, threads, err);
-}
-
-int ps_act_undo(ps_act act, const float *y, const float *grad, float *out, size_t rows, size_t cols,
-                unsigned threads, ps_err *err) {
-    return run_all(
-        &(op){.kind = UNDO, .act = act, .rows = rows, .cols = cols, .y = y, .grad = grad, .out = out},
-        threads, err);
-}
-
-int ps_cross_entropy(float *scores, const int64_t *labels, float *cost, size_t rows, size_t cols,
-                     size_t *errors, unsigned threads, ps_err *err) {
-    atomic_size_t found = 0;
-    op o = {.kind = CROSS_ENTROPY, .rows = rows, .cols = cols, .x = scores, .out = cost, .labels = labels};
-    o.errors = &found;
-    int rc = run_all(&o, threads, err);
-    *errors = atomic_load(&found);
+    int rc = ps_compute(parts, 0, run_part, &(job){o, &wrong}, err);
+    o->wrong = atomic_load(&wrong);
     return rc;
-}
-
-int ps_sum_columns(const float *x, float *out, size_t rows, size_t cols, unsigned threads, ps_err *err) {
-    return run_all(&(op){.kind = SUM_COLUMNS, .rows = rows, .cols = cols, .y = x, .out = out}, threads, err);
-}
-
-int ps_dot_rows(const float *x, const float *y, float *out, size_t rows, size_t cols, unsigned threads,
-                ps_err *err) {
-    return run_all(&(op){.kind = DOT_ROWS, .rows = rows, .cols = cols, .y = x, .grad = y, .out = out},
-                   threads, err);
-}
-
-int ps_take_logs(float *x, size_t n, unsigned threads, ps_err *err) {
-    return run_all(&(op){.kind = LOGS, .rows = n, .cols = 1, .x = x}, threads, err);
 }

@@ -1,6 +1,6 @@
 /* Activations of layers, costs, and sums. Rows are samples, [rows, cols] and dense. Sums over a row are taken
  * in 16 lanes and then by a fixed tree, those over a column in the order of the rows: the same bits on every
- * processor and for any number of threads. All return PS_OK, or PS_ENOMEM; then nothing was written. */
+ * processor and for any number of threads. */
 #ifndef PS_ACT_H
 #define PS_ACT_H
 
@@ -8,26 +8,28 @@
 
 typedef enum ps_act { PS_SIGMOID, PS_TANH, PS_RELU, PS_SOFTMAX, PS_EXPONENTIAL, PS_ACTS } ps_act;
 
-/* Apply `act` in place. */
-int ps_act_apply(ps_act act, float *x, size_t rows, size_t cols, unsigned threads, ps_err *err);
+typedef enum ps_act_kind {
+    PS_APPLY,         /* apply `act` to x */
+    PS_UNDO,          /* out: the gradient of the input of `act`; y: its output, grad: the gradient of that */
+    PS_CROSS_ENTROPY, /* replace scores x by their softmax; out: -log(probability of the label) of each row */
+    PS_SUM_COLUMNS,   /* out: the sum of each column of y, in the order of the rows */
+    PS_DOT_ROWS,      /* out: the sum of the products of each row of y with that of grad */
+    PS_TAKE_LOGS,     /* replace each value of x by its logarithm */
+} ps_act_kind;
 
-/* Write the gradient of the input of `act`. y: its output, grad: the gradient of that. */
-int ps_act_undo(ps_act act, const float *y, const float *grad, float *out, size_t rows, size_t cols,
-                unsigned threads, ps_err *err);
+/* A computation, with the arrays that its kind names. */
+typedef struct ps_act_op {
+    ps_act_kind kind;
+    ps_act act;
+    size_t rows, cols;
+    float *x; /* changed in place */
+    const float *y, *grad;
+    float *out;
+    const int64_t *labels; /* one out of range is wrong */
+    size_t wrong;          /* result: rows in which another score is higher, or one is NaN */
+} ps_act_op;
 
-/* Replace scores by their softmax and write -log(probability of the label) of each row. labels: each below
- * `cols`. *errors: rows in which another score is higher, or one is NaN. */
-int ps_cross_entropy(float *scores, const int64_t *labels, float *cost, size_t rows, size_t cols,
-                     size_t *errors, unsigned threads, ps_err *err);
-
-/* Write the sum of each column, in the order of the rows. */
-int ps_sum_columns(const float *x, float *out, size_t rows, size_t cols, unsigned threads, ps_err *err);
-
-/* Write the sum of the products of each row of x with that of y. */
-int ps_dot_rows(const float *x, const float *y, float *out, size_t rows, size_t cols, unsigned threads,
-                ps_err *err);
-
-/* Replace x[0..n) by logarithms. */
-int ps_take_logs(float *x, size_t n, unsigned threads, ps_err *err);
+/* Run a computation. PS_OK, or PS_ENOMEM; then nothing was written. */
+int ps_act_run(ps_act_op *o, unsigned threads, ps_err *err);
 
 #endif

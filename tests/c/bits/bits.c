@@ -168,6 +168,12 @@ static int multiply(const word2vec *net, size_t m, size_t n, size_t k, ps_matrix
     return ps_matmul(&p, net->threads, NULL);
 }
 
+/* Run a computation of all samples. */
+static int run_act(ps_act_op op, unsigned threads) {
+    op.rows = SAMPLES;
+    return ps_act_run(&op, threads, NULL);
+}
+
 /* Learn from a batch: ids [CONTEXT * SAMPLES], word by word, and labels. */
 static int learn(word2vec *net, const int64_t *ids, const int64_t *labels, uint64_t step, float *cost) {
     static float rows[CLASSES * EMBEDDING], x[SAMPLES * CONTEXT * EMBEDDING], hidden[SAMPLES * HIDDEN],
@@ -177,7 +183,6 @@ static int learn(word2vec *net, const int64_t *ids, const int64_t *labels, uint6
     int64_t index[IDS];
     float *w1 = net->dense, *b1 = w1 + W1, *w2 = b1 + B1, *b2 = w2 + W2, *g = net->grads;
     unsigned threads = net->threads;
-    size_t errors;
     ps_lookup l = {.ids = ids, .n = IDS, .rows = CLASSES, .keys = keys, .index = index};
     int rc = ps_lookup_run(&l, 1, threads, NULL);
     ps_sparse_read(net->table, keys, l.k, rows);
@@ -186,20 +191,25 @@ static int learn(word2vec *net, const int64_t *ids, const int64_t *labels, uint6
                         threads, NULL);
     rc |= multiply(net, SAMPLES, HIDDEN, INPUT, make_rows(x, INPUT), make_rows(w1, HIDDEN),
                    (ps_matrix){b1, 0, 1}, hidden);
-    rc |= ps_act_apply(PS_SIGMOID, hidden, SAMPLES, HIDDEN, threads, NULL);
+    rc |= run_act((ps_act_op){.kind = PS_APPLY, .act = PS_SIGMOID, .cols = HIDDEN, .x = hidden}, threads);
     rc |= multiply(net, SAMPLES, CLASSES, HIDDEN, make_rows(hidden, HIDDEN), make_rows(w2, CLASSES),
                    (ps_matrix){b2, 0, 1}, scores);
-    rc |= ps_cross_entropy(scores, labels, cost, SAMPLES, CLASSES, &errors, threads, NULL);
+    rc |= run_act(
+        (ps_act_op){.kind = PS_CROSS_ENTROPY, .cols = CLASSES, .x = scores, .labels = labels, .out = cost},
+        threads);
     for (size_t i = 0; i < SAMPLES; i++) scores[i * CLASSES + (size_t)labels[i]] -= 1;
     rc |= multiply(net, HIDDEN, CLASSES, SAMPLES, transpose(hidden, HIDDEN), make_rows(scores, CLASSES),
                    (ps_matrix){0}, g + W1 + B1);
-    rc |= ps_sum_columns(scores, g + W1 + B1 + W2, SAMPLES, CLASSES, threads, NULL);
+    rc |= run_act((ps_act_op){.kind = PS_SUM_COLUMNS, .cols = CLASSES, .y = scores, .out = g + W1 + B1 + W2},
+                  threads);
     rc |= multiply(net, SAMPLES, HIDDEN, CLASSES, make_rows(scores, CLASSES), transpose(w2, CLASSES),
                    (ps_matrix){0}, back);
-    rc |= ps_act_undo(PS_SIGMOID, hidden, back, back, SAMPLES, HIDDEN, threads, NULL);
+    ps_act_op undo = {.kind = PS_UNDO, .act = PS_SIGMOID, .cols = HIDDEN, .y = hidden, .grad = back};
+    undo.out = back;
+    rc |= run_act(undo, threads);
     rc |= multiply(net, INPUT, HIDDEN, SAMPLES, transpose(x, INPUT), make_rows(back, HIDDEN), (ps_matrix){0},
                    g);
-    rc |= ps_sum_columns(back, g + W1, SAMPLES, HIDDEN, threads, NULL);
+    rc |= run_act((ps_act_op){.kind = PS_SUM_COLUMNS, .cols = HIDDEN, .y = back, .out = g + W1}, threads);
     rc |= multiply(net, SAMPLES, INPUT, HIDDEN, make_rows(back, HIDDEN), transpose(w1, HIDDEN),
                    (ps_matrix){0}, x_grad);
     ps_clear_sums(rows, l.k * EMBEDDING);
@@ -235,7 +245,7 @@ static int train_word2vec(ps_isa isa, unsigned threads) {
     }
     fill(net.grads, SAMPLES * CLASSES, 2, 0);
     for (ps_act act = 0; act < PS_ACTS; act++) {
-        rc |= ps_act_apply(act, net.grads, SAMPLES, CLASSES, threads, NULL);
+        rc |= run_act((ps_act_op){.kind = PS_APPLY, .act = act, .cols = CLASSES, .x = net.grads}, threads);
         hash = digest(hash, net.grads, SAMPLES * CLASSES);
     }
     for (uint64_t i = 0; i < CLASSES; i++) keys[i] = i;
