@@ -156,6 +156,7 @@ def run_shard(
     find: Callable[[str, bool, int, int, int], _Found | None],
     cut_fd: int,  # write end of a pipe for cuts: ps_mail.h; -1: none
     counters: Any,  # writable, zero: ps_mail.h
+    /,
 ) -> None: ...
 def index_keys(keys: Any, places: Any, /) -> None: ...  # u64 [n]; u32 [a power of two above n], all 0
 def get_protocol() -> dict[str, int]: ...  # constants that Python has too
@@ -192,7 +193,7 @@ class Table:
 # -- client: py_client.c, documented in csrc/client/ps_client.h. Arrays are borrowed until their call is done.
 
 class Client:
-    def __init__(self, shards: int, epoch: int, trainer: int) -> None: ...
+    def __init__(self, shards: int, epoch: int, trainer: int, /) -> None: ...
     def attach(self, shard: int, fd: int, /) -> None: ...
     # mode: 0 sync, 1 half_async, 2 async, 3 geo. discard: drop a push this many updates after its values were
     # read; 0: never. pieces: [n, 3], shard, start, length, by shard; of a table start and length are 0.

@@ -206,10 +206,10 @@ static int take_argument(py_call *c, char form, PyObject *obj) {
     case 'x':
         return get_act(obj, &c->act);
     case 'f':
-        c->rate = (float)PyFloat_AsDouble(obj);
+        c->rates[c->rates_n++] = (float)PyFloat_AsDouble(obj);
         return PyErr_Occurred() == NULL;
     default:
-        c->number = PyLong_AsUnsignedLongLong(obj);
+        c->numbers[c->numbers_n++] = PyLong_AsUnsignedLongLong(obj);
         return PyErr_Occurred() == NULL;
     }
 }

@@ -56,8 +56,9 @@ typedef struct py_call {
     py_want few_taken[4];
     void *own; /* `self` of Python, or what the function needs beside */
     unsigned threads;
-    unsigned long long number;
-    float rate;
+    uint64_t numbers[3];
+    float rates[2];
+    int numbers_n, rates_n;
     ps_act act;
     ps_optim rule;
     size_t found;

@@ -137,10 +137,9 @@ static PyObject *added(client *self, uint32_t id, int code, const ps_err *err) {
 }
 
 static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"shards", "epoch", "trainer", NULL};
     unsigned int shards, epoch, trainer;
     ps_err err = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "III", names, &shards, &epoch, &trainer)) return NULL;
+    if (!PyArg_ParseTuple(args, "III", &shards, &epoch, &trainer)) return NULL;
     PyObject *obj = PyType_GenericNew(type, args, kwargs);
     if (obj == NULL || ps_client_new(&((client *)obj)->core, shards, epoch, trainer, &err) == PS_OK)
         return obj;
@@ -389,17 +388,4 @@ static PyMethodDef client_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyType_Slot client_slots[] = {
-    {Py_tp_doc, (void *)"A trainer's connections to all shards; see ps_client.h."},
-    {Py_tp_new, (void *)client_new},
-    {Py_tp_dealloc, (void *)client_dealloc},
-    {Py_tp_methods, client_methods},
-    {0, NULL},
-};
-
-PyType_Spec py_client_type = {
-    .name = "pslaunch.runtime._core.Client",
-    .basicsize = sizeof(client),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = client_slots,
-};
+PY_TYPE(client, "Client", "A trainer's connections to all shards; see ps_client.h.")

@@ -13,7 +13,7 @@ static int run_optim(py_call *c, ps_err *err) {
     if (given != floats)
         return ps_fail(err, PS_EINVAL, 0, "slots has %zu items, but value with this method needs %zu", given,
                        floats);
-    ps_rate rate = ps_optim_rate(&c->rule, c->number);
+    ps_rate rate = ps_optim_rate(&c->rule, c->numbers[0]);
     ps_optim_apply(&c->rule, rate, value, slots, n, c->of[2].buf, n);
     ps_optim_finish(&c->rule, rate, value, slots, n);
     return PS_OK;
@@ -46,26 +46,17 @@ static PyObject *is_finite(PyObject *Py_UNUSED(self), PyObject *arg) {
 }
 
 static int run_init(py_call *c, ps_err *err) {
-    const ps_init *init = c->own;
-    if (ps_init_check(init, err) < 0) return PS_EINVAL;
+    const uint64_t *numbers = c->numbers, *keys = c->of[1].buf;
+    const ps_init init = {numbers[0], numbers[1], (uint32_t)numbers[2], c->rates[0], c->rates[1]};
+    if (ps_init_check(&init, err) < 0) return PS_EINVAL;
     float *out = c->of[0].buf;
-    const uint64_t *keys = c->of[1].buf;
     size_t dim = py_size(c, 'd');
-    for (size_t i = 0; i < py_size(c, 'n'); i++) ps_init_row(init, keys[i], out + i * dim, dim);
+    for (size_t i = 0; i < py_size(c, 'n'); i++) ps_init_row(&init, keys[i], out + i * dim, dim);
     return PS_OK;
 }
 
-static PyObject *init_rows(PyObject *Py_UNUSED(self), PyObject *args) {
-    static const py_want wants[] = {{"out", PY_F32, "nd", PY_WRITE}, {"keys", PY_U64, "n", PY_READ}};
-    unsigned long long seed, table;
-    ps_init init;
-    py_call c = {.wants = wants, .own = &init};
-    if (!PyArg_ParseTuple(args, "O&O&KKIff", py_take, &c, py_take, &c, &seed, &table, &init.kind, &init.mean,
-                          &init.std))
-        return py_release(&c);
-    init.seed = seed, init.table = table;
-    return py_run(&c, run_init);
-}
+/* The numbers: seed, table and kind; mean and std. */
+PY_FUNCTION(init_rows, run_init, "aakkkff", {"out", PY_F32, "nd", PY_WRITE}, {"keys", PY_U64, "n", PY_READ})
 
 static PyObject *hash_name(PyObject *Py_UNUSED(self), PyObject *arg) {
     Py_ssize_t n;

@@ -63,17 +63,14 @@ static int find_first(void *owner, const ps_create *spec, ps_first *f, ps_err *e
     return code;
 }
 
-static PyObject *run_shard(PyObject *Py_UNUSED(self), PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"trainers", "epoch",  "mailbox_fd", "event_fd", "stall_after_s",
-                            "find",     "cut_fd", "counters",   NULL};
+static PyObject *run_shard(PyObject *Py_UNUSED(self), PyObject *args) {
     ps_shard_config config = {0};
     callbacks c = {0};
     Py_buffer counters;
     double stall_after_s;
     ps_err err = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "IIiidOiw*", names, &config.trainers, &config.epoch,
-                                     &config.mailbox_fd, &config.event_fd, &stall_after_s, &c.find,
-                                     &config.cut_fd, &counters))
+    if (!PyArg_ParseTuple(args, "IIiidOiw*", &config.trainers, &config.epoch, &config.mailbox_fd,
+                          &config.event_fd, &stall_after_s, &c.find, &config.cut_fd, &counters))
         return NULL;
     if (!(stall_after_s >= 0 && stall_after_s < 1e9) ||
         (size_t)counters.len / sizeof *config.counters <= (size_t)config.trainers + PS_MAX_OBJECTS) {
@@ -116,8 +113,7 @@ static PyObject *get_protocol(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(non
 }
 
 PyMethodDef ps_shard_methods[] = {
-    {"run_shard", (PyCFunction)(void (*)(void))run_shard, METH_VARARGS | METH_KEYWORDS,
-     "Serve one shard until its mailbox says stop."},
+    {"run_shard", run_shard, METH_VARARGS, "Serve one shard until its mailbox says stop."},
     {"index_keys", index_keys, METH_VARARGS, "Fill the index of a part's keys for readers."},
     {"get_protocol", get_protocol, METH_NOARGS, "Return constants that both sides have, by name."},
     {NULL, NULL, 0, NULL},

@@ -53,7 +53,7 @@ METHOD(find_missing, "aa=k", {"keys", PY_U64, "n", PY_READ}, {"sorted", PY_U64, 
 static int run_read_changes(py_call *c, ps_err *err) {
     const table *t = c->own;
     if (check_width(c, t->dim, err) < 0) return PS_EINVAL;
-    ps_sparse_changes(t->core, c->rate, py_size(c, 'n'), c->of[0].buf, c->of[1].buf);
+    ps_sparse_changes(t->core, c->rates[0], py_size(c, 'n'), c->of[0].buf, c->of[1].buf);
     return PS_OK;
 }
 
@@ -86,8 +86,8 @@ static int run_learn(py_call *c, ps_err *err) {
     if (check_width(c, width, err) < 0 ||
         ps_entry_check_rows(&t->entry, of[0].buf, of[1].buf, width, n, err) < 0)
         return PS_EINVAL;
-    ps_sparse_begin(t->core, c->rate, c->number);
-    return ps_sparse_learn(t->core, c->number, of[0].buf, of[1].buf, n, err);
+    ps_sparse_begin(t->core, c->rates[0], c->numbers[0]);
+    return ps_sparse_learn(t->core, c->numbers[0], of[0].buf, of[1].buf, n, err);
 }
 
 METHOD(learn, "fkaa", {"keys", PY_U64, "n", PY_READ}, {"grads", PY_F32, "nd", PY_READ})
@@ -109,7 +109,7 @@ static int run_copy(py_call *c, ps_err *err) {
         check_items(&c->of[2], waiting ? 0 : n * t->rest, "rest", err) < 0 ||
         (counts != NULL && check_items(&c->of[3], counted, "counts", err) < 0))
         return PS_EINVAL;
-    uint32_t number = (uint32_t)c->number;
+    uint32_t number = (uint32_t)c->numbers[0];
     ps_row row;
     for (size_t i = 0; i < n && ps_sparse_kept(t->core, waiting, false, &number, &row); i++) {
         memcpy(keys + i, row.key, sizeof *keys);
@@ -125,13 +125,12 @@ static int run_copy(py_call *c, ps_err *err) {
 METHOD(copy, "kaaaa=k", {"keys", PY_U64, "n", PY_WRITE}, {"values", PY_F32, NULL, PY_WRITE},
        {"rest", PY_F32, NULL, PY_WRITE}, {"counts", PY_F32, NULL, PY_WRITE})
 
-static PyObject *table_clear(PyObject *obj, PyObject *Py_UNUSED(none)) {
-    table *self = (table *)obj;
-    pthread_mutex_lock(&self->lock);
-    ps_sparse_clear(self->core);
-    pthread_mutex_unlock(&self->lock);
-    return Py_NewRef(Py_None);
+static int run_clear(py_call *c, ps_err *Py_UNUSED(err)) {
+    ps_sparse_clear(((table *)c->own)->core);
+    return PS_OK;
 }
+
+METHOD(clear, "", {0})
 
 static PyObject *table_count(PyObject *obj, PyObject *Py_UNUSED(none)) {
     table *self = (table *)obj;
@@ -185,22 +184,9 @@ static PyMethodDef table_methods[] = {
     {"load", table_load, METH_VARARGS, "Set rows, made if necessary."},
     {"learn", table_learn, METH_VARARGS, "Apply one step."},
     {"copy", table_copy, METH_VARARGS, "Write all rows to arrays."},
-    {"clear", table_clear, METH_NOARGS, "Forget all rows."},
+    {"clear", table_clear, METH_VARARGS, "Forget all rows."},
     {"count", table_count, METH_NOARGS, "Return the numbers of rows and of waiting keys."},
     {NULL, NULL, 0, NULL},
 };
 
-static PyType_Slot table_slots[] = {
-    {Py_tp_doc, (void *)"A table in this process; see ps_sparse.h."},
-    {Py_tp_new, (void *)table_new},
-    {Py_tp_dealloc, (void *)table_dealloc},
-    {Py_tp_methods, table_methods},
-    {0, NULL},
-};
-
-PyType_Spec py_table_type = {
-    .name = "pslaunch.runtime._core.Table",
-    .basicsize = sizeof(table),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = table_slots,
-};
+PY_TYPE(table, "Table", "A table in this process; see ps_sparse.h.")
