@@ -52,7 +52,7 @@ def test_text_forms_of_false(word: object) -> None:
         ({"use_gpu": True}, "with_gpu OFF"),
         ({"use_gpu": "1"}, "with_gpu OFF"),
         ({"port": "x"}, "port='x': expected a whole number"),
-        ({"port": 70000}, "port=70000: expected 1 to 65535"),
+        ({"port": 70000}, "port=70000: expected a whole number from 1 to 65535"),
         ({"nan": "ignore"}, "nan='ignore': expected warn, refuse, skip"),
         ({"trainer_id": 1}, "trainer_id=1 must be below num_gradient_servers=1"),
         ({"pservers": "host:port"}, "pservers='port': expected a whole number"),

@@ -62,7 +62,7 @@ def set_field(name: str, value: object) -> Callable[[], object]:
         (set_field("a_sync_configs", 5), 'expected a dict, as {"k_steps": 100}'),
         (set_field("a_sync_configs", {"ksteps": 5}), "ksteps=5 has no effect in this runtime; did you mean"),
         (set_field("a_sync_configs", {"use_ps_gpu": 1}), "use_ps_gpu=1 has no effect"),
-        (set_field("a_sync_configs", {"k_steps": -2}), "k_steps=-2: expected 0 to"),
+        (set_field("a_sync_configs", {"k_steps": -2}), "k_steps=-2: expected a whole number from 0 to"),
         (lambda: resolve_strategy("async"), "strategy='async', expected fleet.DistributedStrategy()"),
     ],
 )  # fmt: skip

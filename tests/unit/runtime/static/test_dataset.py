@@ -192,7 +192,7 @@ def test_interrupt_ends_silent_commands(
     ("settings", "error"),
     [
         ({"batchsize": 4}, r"QueueDataset.init: no argument batchsize; did you mean batch_size\?"),
-        ({"batch_size": 0}, r"QueueDataset.init: batch_size=0: expected 1 to"),
+        ({"batch_size": 0}, r"QueueDataset.init: batch_size=0: expected a whole number from 1 to"),
         ({"thread_num": "two"}, r"QueueDataset.init: thread_num='two': expected a whole number"),
         ({"use_var": ["word"]}, r"QueueDataset.init: use_var has 'word', expected variables of static.data"),
         ({"use_var": 5}, r"QueueDataset.init: use_var=5 is not a list;  expected variables of static.data"),
