@@ -1,15 +1,8 @@
 #include "shard/ps_peer.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { PIECES = 64 }; /* iovecs in one system call */
-
-void ps_peer_init(ps_peer *p, uint32_t trainer) {
-    memset(p, 0, sizeof *p);
-    p->trainer = trainer;
-    ps_conn_init(&p->conn);
-}
 
 static void drop_first(ps_peer *p) {
     ps_reply *r = p->out;
@@ -95,8 +88,4 @@ bool ps_peer_owes(const ps_peer *p, const void *body) {
     for (const ps_reply *r = p->out; r != NULL; r = r->next)
         if (r->body == body && r->length > 0) return true;
     return false;
-}
-
-bool ps_peer_full(const ps_peer *p) {
-    return p->out_owned > PS_MAX_ANSWER_BYTES;
 }

@@ -74,11 +74,8 @@ typedef struct ps_peer {
     ps_reply *out, *out_last; /* answers to send; last: undefined if there is no first */
     uint32_t out_n;
     size_t out_sent;    /* bytes of the first */
-    uint64_t out_owned; /* bytes of owned bodies */
+    uint64_t out_owned; /* bytes of owned bodies, of rows: values are sent from their object */
 } ps_peer;
-
-/* Initialise a trainer that never connected. Can't fail. */
-void ps_peer_init(ps_peer *p, uint32_t trainer);
 
 /* Release all; the socket is closed. Can't fail. */
 void ps_peer_close(ps_peer *p);
@@ -98,9 +95,5 @@ int ps_peer_flush(ps_peer *p, ps_err *err);
 
 /* Return the missing bytes of the body being received; earlier ones are sent again, and count. */
 uint64_t ps_peer_left(const ps_peer *p);
-
-/* Return true if reading must stop until the trainer has taken some of its answers. Values are sent from
- * their object and need no memory; rows do. */
-bool ps_peer_full(const ps_peer *p);
 
 #endif

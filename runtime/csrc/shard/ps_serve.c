@@ -15,7 +15,7 @@ static void answer_step(ps_shard *s, uint32_t object, uint32_t trainer) {
     ps_step *st = &s->objects[object]->step;
     uint64_t sequence = ps_serve_wait(s, trainer, &st->waiter[trainer], 0);
     if (sequence == 0) return;
-    uint32_t flags = s->cut_step == st->version && !(s->cut_flags & PS_EXPORT) ? PS_IN_CUT : 0;
+    uint32_t flags = s->cut_said.version == st->version && !(s->cut_said.flags & PS_EXPORT) ? PS_IN_CUT : 0;
     if (st->flags[trainer] & PS_WANT) ps_answer_values(s, &s->peers[trainer], sequence, object, flags);
     else ps_answer_done(s, &s->peers[trainer], sequence, object, st->version, flags);
 }
@@ -393,7 +393,7 @@ static int next_request(ps_shard *s, ps_peer *p, ps_err *err) {
 
 /* PS_OK: continue. PS_EAGAIN: no more input for now. PS_ECONN: gone. Else an error of the trainer. */
 static int advance(ps_shard *s, ps_peer *p, int64_t *share, ps_err *err) {
-    p->full = !p->in_body && ps_peer_full(p);
+    p->full = !p->in_body && p->out_owned > PS_MAX_ANSWER_BYTES;
     if (p->full) return PS_EAGAIN;
     if (!p->in_body) {
         int code = next_request(s, p, err);

@@ -36,13 +36,11 @@ typedef struct ps_shard {
     int64_t reported_ms; /* length of the wait at the last report; 0: not reported */
     ps_counter (*of_trainer)[PS_COUNTERS], (*of_object)[PS_COUNTERS]; /* in the owner's memory */
 
-    uint64_t cut_step;    /* of the last CUT; 0: none */
-    uint32_t cut_objects; /* that make this step */
-    uint32_t cut_flags;   /* of it */
-    bool cut_due;         /* it has not begun */
-    ps_cut *cut;          /* being sent to the owner */
-    uint64_t cut_asked;   /* number of a cut that the owner wants; 0: none */
-    uint8_t *piece;       /* [PS_PIECE_BYTES], the records being sent */
+    ps_header cut_said; /* the last CUT; its version is 0: none */
+    bool cut_due;       /* it has not begun */
+    ps_cut *cut;        /* being sent to the owner */
+    uint64_t cut_asked; /* number of a cut that the owner wants; 0: none */
+    uint8_t *piece;     /* [PS_PIECE_BYTES], the records being sent */
     size_t piece_n, piece_sent;
     bool cut_watched; /* by epoll */
 

@@ -84,7 +84,7 @@ static bool read_peer(ps_shard *s, ps_peer *p, uint32_t events, ps_err *err) {
     p->conn.dry = false;
     if (p->full) {
         if (ps_peer_flush(p, err) == PS_ECONN) return true;
-        p->full = ps_peer_full(p);
+        p->full = p->out_owned > PS_MAX_ANSWER_BYTES;
         events |= EPOLLIN; /* remaining input */
     }
     if (p->paused || p->full) return (events & broken) != 0;
@@ -222,7 +222,10 @@ static int set_up(ps_shard *s, ps_err *err) {
     s->of_trainer = s->config.counters + 1;
     s->of_object = s->of_trainer + n;
     s->peers = calloc(n, sizeof *s->peers);
-    for (uint32_t t = 0; s->peers != NULL && t < n; t++) ps_peer_init(&s->peers[t], t);
+    for (uint32_t t = 0; s->peers != NULL && t < n; t++) {
+        s->peers[t].trainer = t;
+        ps_conn_init(&s->peers[t].conn);
+    }
     s->piece = malloc(PS_PIECE_BYTES);
     bool meet = make_meeting(&s->pass, n) && make_meeting(&s->barrier, n);
     if (s->peers == NULL || s->piece == NULL || !meet)

@@ -47,9 +47,7 @@ static int begin(ps_shard *s, uint64_t number, uint32_t flags, ps_err *err) {
 }
 
 void ps_stream_ask(ps_shard *s, const ps_header *cut) {
-    s->cut_step = cut->version;
-    s->cut_objects = cut->count;
-    s->cut_flags = cut->flags;
+    s->cut_said = *cut;
     s->cut_due = s->config.cut_fd >= 0;
     ps_stream_begin(s);
 }
@@ -62,8 +60,8 @@ void ps_stream_want(ps_shard *s, uint64_t number) {
 static bool step_due(const ps_shard *s) {
     uint32_t made = 0;
     for (uint32_t i = 0; s->cut_due && i < s->objects_n; i++)
-        made += !ps_object_async(s->objects[i]) && s->objects[i]->step.version >= s->cut_step;
-    return s->cut_due && made == s->cut_objects;
+        made += !ps_object_async(s->objects[i]) && s->objects[i]->step.version >= s->cut_said.version;
+    return s->cut_due && made == s->cut_said.count;
 }
 
 bool ps_stream_due(const ps_shard *s) {
@@ -74,10 +72,10 @@ void ps_stream_begin(ps_shard *s) {
     ps_err err;
     if (!ps_stream_due(s) || ps_serve_pushes(s, true) > 0) return;
     bool steps = step_due(s);
-    uint64_t number = steps ? s->cut_step : s->cut_asked;
+    uint64_t number = steps ? s->cut_said.version : s->cut_asked;
     if (steps) s->cut_due = false;
     else s->cut_asked = 0;
-    if (begin(s, number, steps ? s->cut_flags : 0, &err) < 0)
+    if (begin(s, number, steps ? s->cut_said.flags : 0, &err) < 0)
         ps_event_report(s, PS_EVENT_ERROR, 0, 0, err.text);
     watch(s, true);
 }
