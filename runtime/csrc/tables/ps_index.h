@@ -58,20 +58,15 @@ static inline size_t ps_index_number(uint64_t hash) {
     return (size_t)(hash >> 56);
 }
 
-/* Return this part. */
-static inline const ps_part *ps_index_part(const ps_index *x, uint64_t hash) {
-    return &x->parts[ps_index_number(hash)];
-}
-
 /* Return the first place where a key of this hash may be. */
 static inline const ps_place *ps_index_home(const ps_index *x, uint64_t hash) {
-    const ps_part *p = ps_index_part(x, hash);
+    const ps_part *p = &x->parts[ps_index_number(hash)];
     return &p->places[(uint32_t)hash & (p->cap - 1)];
 }
 
 /* Return the place with the tag of this hash that follows `last`, NULL: the first; or the free one behind. */
 PS_INLINE ps_place *ps_index_find(const ps_index *x, uint64_t hash, const ps_place *last) {
-    const ps_part *p = ps_index_part(x, hash);
+    const ps_part *p = &x->parts[ps_index_number(hash)];
     uint32_t mask = p->cap - 1, tag = (uint32_t)hash;
     uint32_t i = last == NULL ? tag & mask : ((uint32_t)(last - p->places) + 1) & mask;
     while (p->places[i].row != 0 && p->places[i].tag != tag) i = (i + 1) & mask;
