@@ -55,7 +55,7 @@ def collect_stats(
 ) -> Tables:
     """Return all that a pserver counts; any thread may ask."""
     trainers = sorted(dict(roster.trainers).items())  # copies: others change them meanwhile
-    job = {"id": options.job_id, "epoch": options.epoch, "expected": options.num_gradient_servers}
+    job = {"id": options.job.job_id, "epoch": options.job.epoch, "expected": options.num_gradient_servers}
     job["connected"] = sum(len(one.connected) == options.ports for _, one in trainers)
     job["memory_bytes"] = int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
     found: Tables = {"job": [job], "stall": [], "shard": [], "trainer": [], "object": []}

@@ -268,7 +268,7 @@ class Cuts:
         with contextlib.suppress(OSError, ValueError):
             for path in folder.glob("*.bin"):
                 with closing(Content(path)) as f:
-                    return PartFile(f).read_header().job_id == self._options.job_id
+                    return PartFile(f).read_header().job_id == self._options.job.job_id
         return False
 
     # -- begin

@@ -211,8 +211,8 @@ class Pserver:
         o, place = self._options, self._place
         assert place is not None  # from the first trainer's connection on
         return saving.Header(
-            job_id=o.job_id,
-            epoch=o.epoch,
+            job_id=o.job.job_id,
+            epoch=o.job.epoch,
             run=self._roster.trainers[0].incarnation,
             pserver=place[0],
             pservers=place[1],
@@ -267,7 +267,7 @@ class Pserver:
             num_gradient_servers=o.num_gradient_servers,
             ports_num=o.ports_num,
             ports_num_for_sparse=o.ports_num_for_sparse,
-            epoch=o.epoch,
+            epoch=o.job.epoch,
             pserver=place[0],
             pservers=place[1],
             shard=o.ports if port == 0 and hello.shard == o.ports else port,
@@ -301,7 +301,7 @@ class Pserver:
         if not (protocol := handshake.find_foreign(stranger.server.buffer)):
             return
         speaks = f"{stranger.addr} speaks {protocol}, not pslaunch's protocol"
-        is_near = ports.is_loopback(stranger.host) or stranger.host in self._options.nodes
+        is_near = ports.is_loopback(stranger.host) or stranger.host in self._options.job.nodes
         if self._foreign is None and busyport.find_user(stranger.sock) == os.geteuid():
             why = "the program brings its own parameter server; start the job with --server script"
             self._foreign = time.monotonic(), f"{speaks}: {why}"
@@ -396,12 +396,12 @@ def main(argv: Sequence[str] | None = None, loaded: Loaded | None = None) -> int
         if options.save_dir is not None:
             saving.prepare_folder(options.save_dir)
         listeners = open_ports(options)
-        log = open_server_log(options.log_dir, job := env.read_job(os.environ))
+        log = open_server_log(options.log_dir, options.job)
         pserver = Pserver(options, listeners, log, loaded)
         if options.metrics:
             from .exposition import serve_metrics  # rarely needed
 
-            serve_metrics(options.metrics, job.rank, pserver.collect, options.secret)
+            serve_metrics(options.metrics, options.job.rank, pserver.collect, options.secret)
     except env.EnvError as e:
         return _refuse(EX_USAGE, e)
     except OSError as e:

@@ -33,9 +33,7 @@ class Options:
     stall_after_s: float
     stall_timeout_s: float | None
     metrics: str | None
-    job_id: str
-    epoch: int
-    nodes: tuple[str, ...]
+    job: env.Job
     descriptors: tuple[int, ...]
     snapshot_dir: Path
     snapshot_keep: int
@@ -157,9 +155,7 @@ def parse_options(argv: Sequence[str], environ: dict[str, str]) -> Options:
         if a.stall_timeout is None
         else env.parse_float(a.stall_timeout, "--stall_timeout"),
         metrics=a.metrics_port,
-        job_id=job.job_id,
-        epoch=job.epoch,
-        nodes=job.nodes,
+        job=job,
         descriptors=descriptors,
         snapshot_dir=Path(env.get_snapshot_dir(given.get("snapshot_dir", ""), environ)).absolute(),
         snapshot_keep=given.get("snapshot_keep", env.INIT_ARGS["snapshot_keep"].default),

@@ -95,7 +95,7 @@ class Shard:
 
         def run() -> None:
             try:
-                trainers, epoch, words = options.num_gradient_servers, options.epoch, self.counters.memory
+                trainers, epoch, words = options.num_gradient_servers, options.job.epoch, self.counters.memory
                 _core.run_shard(trainers, epoch, mail_out, event_in, stall_after_s, self._find, cut_in, words)
             except BaseException as e:
                 self.failure = e

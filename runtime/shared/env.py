@@ -320,23 +320,13 @@ class Job(NamedTuple):
 
 
 def read_job(environ: Mapping[str, str]) -> Job:
-    """Return the job of this process; raises EnvError for an invalid variable."""
-
-    def read_number(name: str) -> int:
-        return parse_int(environ.get(name, "0"), name)
-
-    return Job(
-        job_id=environ.get("PSLAUNCH_JOB_ID", ""),
-        epoch=read_number("PSLAUNCH_EPOCH"),
-        role=environ.get("PSLAUNCH_ROLE", ""),
-        rank=read_number("PSLAUNCH_RANK"),
-        local_rank=read_number("PSLAUNCH_LOCAL_RANK"),
-        node_id=read_number("PSLAUNCH_NODE_ID"),
-        nodes=tuple(filter(None, environ.get("PSLAUNCH_NODES", "").split(","))),
-        log_dir=environ.get("PSLAUNCH_LOG_DIR", ""),
-        output_dir=environ.get("PSLAUNCH_OUTPUT_DIR", ""),
-        progress=environ.get("PSLAUNCH_PROGRESS", ""),
-    )
+    """Return the job of this process: each field has a variable. Raises EnvError for an invalid one."""
+    names = {field: f"PSLAUNCH_{field.upper()}" for field in Job._fields}
+    found: dict[str, Any] = {field: environ.get(name, "") for field, name in names.items()}
+    for field in ("epoch", "rank", "local_rank", "node_id"):
+        found[field] = parse_int(environ.get(names[field], "0"), names[field])
+    found["nodes"] = tuple(filter(None, found["nodes"].split(",")))
+    return Job(**found)
 
 
 # --- Names of log files. ---
