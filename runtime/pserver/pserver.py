@@ -103,10 +103,11 @@ class Pserver:
         self._log.info(line)
 
     def _report_stranger(self, stranger: Stranger | None, why: str) -> None:
-        """Report why a connection is refused, or how many further ones were."""
+        """Report why a connection is refused or dropped, or how many further ones were."""
         aloud, text = False, why
         if stranger is not None:
-            aloud, text = bool(stranger.server.failure), f"refused {stranger.addr}: {why}"
+            aloud = bool(stranger.server.failure)
+            text = f"refused {stranger.addr}: {why}" if aloud else f"{stranger.addr} dropped: {why}"
         if why == CROWD and not self._crowded:
             self._crowded = aloud = True
             text += "; connections of strangers may delay trainers"
