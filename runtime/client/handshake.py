@@ -82,26 +82,23 @@ def compare(theirs: Hello, ours: Hello, pserver: str, listing: str = "of another
     return ""
 
 
-class ServerSide(prove.Server):
-    """The pserver's side of one connection. Feed it bytes, send the returned bytes, then read its state."""
+def read_hello(text: bytes) -> Hello | None:
+    """Return what a trainer has proved; None for an observer. Raises ValueError."""
+    return None if text == OBSERVER else Hello.decode(text)
 
-    def __init__(self, secret: bytes, accept: Callable[[Hello], str], loaded: str = "") -> None:
-        """`accept` returns "", or the reason to refuse a trainer that has proved the secret.
 
-        `loaded`: the digest of the file with this pserver's values, or "".
-        """
-        super().__init__(PLANE, secret, self._compare, loaded.encode())
-        self._admit = accept
-        self.hello: Hello | None = None  # set once accepted, but for an observer
+def make_side(secret: bytes, accept: Callable[[Hello], str], loaded: str = "") -> prove.Server:
+    """Return the pserver's side of one connection.
 
-    def _compare(self, text: bytes) -> str:
-        if text == OBSERVER:
-            return ""
-        hello = Hello.decode(text)
-        why = self._admit(hello)
-        if not why:
-            self.hello = hello
-        return why
+    `accept` returns "", or the reason to refuse a trainer that has proved the secret. `loaded`: the digest of
+    the file with this pserver's values, or "".
+    """
+
+    def check(text: bytes) -> str:
+        hello = read_hello(text)
+        return accept(hello) if hello else ""
+
+    return prove.Server(PLANE, secret, check, loaded.encode())
 
 
 def find_foreign(first: bytes) -> str:

@@ -252,10 +252,10 @@ class Pserver:
                 self._pause_listener(listener)
             return
         addr, me = (env.join_addr(*end[:2]) for end in (name, sock.getsockname()))
-        side = handshake.ServerSide(
+        side = handshake.make_side(
             self._options.secret, lambda hello: self._accept(hello, port, addr, me), self._loaded
         )
-        self._strangers.take(sock, name, side, lambda: self._admit(sock, side.hello, port, addr))
+        self._strangers.take(sock, name, side, lambda: self._admit(sock, side.text, port, addr))
 
     def _pause_listener(self, listener: socket.socket) -> None:
         self._resting[listener] = self._selector.unregister(listener).data, time.monotonic() + REST_S
@@ -281,8 +281,9 @@ class Pserver:
             self._place = place
         return why
 
-    def _admit(self, sock: socket.socket, hello: handshake.Hello | None, port: int, addr: str) -> None:
-        """Take over the connection of a trainer, or without a hello of an observer."""
+    def _admit(self, sock: socket.socket, text: bytes, port: int, addr: str) -> None:
+        """Take over the connection of a trainer or an observer, who has proved this text."""
+        hello = handshake.read_hello(text)
         if hello is None or hello.shard == self._options.ports:  # behind the last shard
             asker = self._cuts.add(sock, NO_TRAINER if hello is None else hello.trainer_id)
             self._watch(sock, functools.partial(self._hear, asker))

@@ -182,9 +182,9 @@ def test_each_pserver_is_waited_for_when_the_trainer_finishes(monkeypatch: pytes
 
     def vanish(listener: socket.socket, when: threading.Event | None) -> None:
         """A pserver that goes when it has read FINISH, and `when` is set."""
-        side = handshake.ServerSide(b"", lambda hello: "")
+        side = handshake.make_side(b"", lambda hello: "")
         with listener, listener.accept()[0] as sock:
-            while side.hello is None:
+            while not side.proved:
                 sock.sendall(side.feed(sock.recv(4096)))
             assert sock.recv(4096)
             if when is not None:

@@ -14,11 +14,12 @@ from pslaunch.runtime.client.handshake import (
     OBSERVER,
     PLANE,
     Hello,
-    ServerSide,
     compare,
     find_foreign,
     greet,
     is_silent,
+    make_side,
+    read_hello,
 )
 from pslaunch.runtime.shared.prove import (
     ADDRESSES,
@@ -28,6 +29,7 @@ from pslaunch.runtime.shared.prove import (
     MessageKind,
     ProofError,
     Refusals,
+    Server,
     encode_message,
 )
 
@@ -50,14 +52,14 @@ def accept_all(hello: Hello) -> str:
     return ""
 
 
-def talk(side: ServerSide, secret: bytes, hello: Hello = HELLO) -> None:
+def talk(side: Server, secret: bytes, hello: Hello = HELLO) -> None:
     """Both sides over a socket pair; raises what the client's raises."""
     ours, theirs = socket.socketpair()
 
     def serve() -> None:
         while data := theirs.recv(4096):
             theirs.sendall(side.feed(data))
-            if side.hello or side.failure:
+            if side.proved or side.failure:
                 return
 
     with ours, theirs:
@@ -71,7 +73,7 @@ def talk(side: ServerSide, secret: bytes, hello: Hello = HELLO) -> None:
             thread.join()
 
 
-def prove(side: ServerSide, text: bytes, secret: bytes = b"s") -> bytes:
+def prove(side: Server, text: bytes, secret: bytes = b"s") -> bytes:
     """Say a text with its proof, after a knock by somebody who knows the secret `s`; return the proof."""
     challenge = side.feed(PLANE.knock(b"s", b"n" * 32))[HEAD.size :]
     mac = PLANE.compute_mac(secret, b"trainer", b"n" * 32 + challenge[:32], text)
@@ -81,14 +83,14 @@ def prove(side: ServerSide, text: bytes, secret: bytes = b"s") -> bytes:
 
 @pytest.mark.parametrize(("theirs", "ours"), [(b"a", b"b"), (b"", b"b"), (b"a", b"")])
 def test_other_secrets_are_refused_by_both(theirs: bytes, ours: bytes) -> None:
-    side = ServerSide(theirs, accept_all)
+    side = make_side(theirs, accept_all)
     with pytest.raises(ProofError, match="secret"):
         talk(side, ours)
-    assert side.hello is None
+    assert not side.proved
 
 
 def test_a_trainer_without_the_secret_is_refused_by_the_server() -> None:
-    side = ServerSide(b"secret", accept_all)
+    side = make_side(b"secret", accept_all)
     side.feed(PLANE.knock(b"secret", b"n" * 32))  # as a trainer has said it on another connection
     answer = side.feed(encode_message(MessageKind.PROOF, b"m" * 32 + HELLO.encode()))
     assert HEAD.unpack_from(answer)[2] == MessageKind.REFUSED
@@ -97,22 +99,22 @@ def test_a_trainer_without_the_secret_is_refused_by_the_server() -> None:
 
 @pytest.mark.parametrize("first", [b"n" * 32, b"n" * 64])
 def test_first_words_without_the_secret_are_refused_at_once(first: bytes) -> None:
-    side = ServerSide(b"secret", accept_all)
+    side = make_side(b"secret", accept_all)
     side.feed(encode_message(MessageKind.NONCE, first))
     assert side.failure and not side.nonces
 
 
 def test_a_proof_of_another_conversation_is_refused() -> None:
-    first, second = ServerSide(b"s", accept_all), ServerSide(b"s", accept_all)
+    first, second = make_side(b"s", accept_all), make_side(b"s", accept_all)
     second.feed(PLANE.knock(b"s", b"n" * 32))
     second.feed(prove(first, HELLO.encode()))
-    assert second.hello is None
-    assert first.hello == HELLO
+    assert not second.proved
+    assert read_hello(first.text) == HELLO
 
 
 @given(st.lists(st.integers(1, 50)))
 def test_pieces_of_any_size_say_the_same(sizes: list[int]) -> None:
-    side = ServerSide(b"", accept_all)
+    side = make_side(b"", accept_all)
     nonce = PLANE.knock(b"", b"n" * 32)
     answer, at = b"", 0
     for size in [*sizes, len(nonce)]:
@@ -123,25 +125,25 @@ def test_pieces_of_any_size_say_the_same(sizes: list[int]) -> None:
 
 @given(st.binary(max_size=300))
 def test_other_bytes_are_refused_or_wait(data: bytes) -> None:
-    side = ServerSide(b"", accept_all)
+    side = make_side(b"", accept_all)
     side.feed(data)
-    assert side.hello is None
+    assert not side.proved
 
 
 @given(st.integers(0, 8 * (HEAD.size + 64) - 1))
 def test_a_flipped_bit_never_gets_in(bit: int) -> None:
     raw = bytearray(PLANE.knock(b"", b"n" * 32))
     raw[bit // 8] ^= 1 << bit % 8
-    side = ServerSide(b"", accept_all)
+    side = make_side(b"", accept_all)
     side.feed(bytes(raw))
-    assert side.hello is None
+    assert not side.proved
 
 
 @pytest.mark.parametrize(
     ("begin", "name"), [(b"PRI * HTTP/2.0\r\n\r\nSM", "gRPC"), (b"PRPC\0\0\0\0", "brpc"), (b"GET / HT", "")]
 )
 def test_foreign_protocols_are_known(begin: bytes, name: str) -> None:
-    side = ServerSide(b"", accept_all)
+    side = make_side(b"", accept_all)
     side.feed(begin)
     assert find_foreign(side.buffer) == name
     assert side.failure
@@ -151,17 +153,17 @@ def test_foreign_protocols_are_known(begin: bytes, name: str) -> None:
     "text", [b"", b"[]", b"{}", b"7", b"[" * 4000, HELLO.encode().replace(b": 1", b': "1"'), b"\xff"]
 )
 def test_a_hello_that_is_none_is_refused(text: bytes) -> None:
-    side = ServerSide(b"s", accept_all)
+    side = make_side(b"s", accept_all)
     prove(side, text)
-    assert side.hello is None
+    assert not side.proved
     assert side.failure
 
 
 def test_an_observer_is_compared_with_nobody_but_proves_the_secret() -> None:
     for secret, proved in ((b"s", True), (b"t", False)):
-        side = ServerSide(b"s", lambda _: "no trainer")
+        side = make_side(b"s", lambda _: "no trainer")
         prove(side, OBSERVER, secret)
-        assert (side.proved, bool(side.failure), side.hello) == (proved, not proved, None)
+        assert (side.proved, bool(side.failure)) == (proved, not proved)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from pslaunch.runtime.client import observe
 from pslaunch.runtime.client.control import Control
-from pslaunch.runtime.client.handshake import PLANE, Hello, ServerSide
+from pslaunch.runtime.client.handshake import PLANE, Hello, make_side
 from pslaunch.runtime.client.observe import list_lines, main
 from pslaunch.runtime.shared import prove
 
@@ -69,7 +69,7 @@ def test_table_is_aligned_and_moves_no_cursor() -> None:
 def test_answer_is_printed_as_table_or_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "secret").write_bytes(b"s\n")
     for options, read in (([], str.splitlines), (["--json"], json.loads)):
-        with answered(ServerSide(b"s", refuse), TABLES) as address:
+        with answered(make_side(b"s", refuse), TABLES) as address:
             assert main([address, f"--secret_file={tmp_path}/secret", *options]) == 0
         found: Any = read(capsys.readouterr().out)
         assert found == (TABLES if options else [*list_lines(TABLES)])
@@ -83,11 +83,11 @@ def make_old(text: bytes) -> str:
 @pytest.mark.parametrize(
     ("side", "code", "said"),
     [
-        (lambda: ServerSide(b"other", refuse), 78, "on both sides); a job's is in the file"),
+        (lambda: make_side(b"other", refuse), 78, "on both sides); a job's is in the file"),
         (lambda: prove.Server(PLANE, b"", make_old), 78, "of an older pslaunch: a hello must have exactly"),
         (lambda: b"HTTP/1.1 400 Bad Request\r\n\r\n", 78, "not pslaunch's protocol: first bytes b'HTTP/1.1"),
         (lambda: b"", 69, "closed the connection during the handshake"),
-        (lambda: ServerSide(b"", refuse), 69, "the other end has closed the connection"),
+        (lambda: make_side(b"", refuse), 69, "the other end has closed the connection"),
     ],
 )
 def test_other_answers_are_errors(
