@@ -13,7 +13,7 @@ from .elementwise import broadcast, sum_axes, sum_to_shape
 
 
 class Where(Op, op="where", takes="any any id", gives=None):
-    """The first input where the condition, the last one, is not 0, else the second; broadcast() has sizes."""
+    """The first input where the condition, the last one, is not 0, else the second; sizes of broadcast()."""
 
     def find_shape(self, x: Value, y: Value, condition: Value) -> Shape:
         if x.kind != y.kind:

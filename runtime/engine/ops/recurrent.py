@@ -101,7 +101,7 @@ class Lstm(_Recurrent, op="lstm", options=f"order peeps {_OPTIONS}"):
 
     parts = 4
 
-    def _read_peeps(self, step: Step) -> Sequence[F32 | float]:
+    def _read_peeps(self) -> Sequence[F32 | float]:
         if not self.attrs["peeps"]:
             return [0.0] * 3
         return np.split(self._bias[:, -3 * self.attrs["size"] :], 3, 1)
@@ -110,7 +110,7 @@ class Lstm(_Recurrent, op="lstm", options=f"order peeps {_OPTIONS}"):
         start = np.ascontiguousarray(self._bias[:, : x.shape[1]])
         gates = x + multiply(h, self._weight, step.threads, start)
         i, f, g, o = (np.split(gates, 4, 1)[self.attrs["order"].index(one)] for one in "ifgo")
-        peeps = self._read_peeps(step)
+        peeps = self._read_peeps()
         i = activate("sigmoid", i + c * peeps[0], step.threads)
         f = activate("sigmoid", f + c * peeps[1], step.threads)
         g = activate("tanh", g, step.threads)
@@ -121,7 +121,7 @@ class Lstm(_Recurrent, op="lstm", options=f"order peeps {_OPTIONS}"):
 
     def _retreat(self, step: Step, dh: F32, dc: F32, saved: Sequence[F32], rows: Ids) -> Sequence[F32]:
         i, f, g, o, c, _, bent = saved
-        peeps = self._read_peeps(step)
+        peeps = self._read_peeps()
         do = dh * bent * o * (1 - o)
         dc = dc + dh * o * _bend(bent) + do * peeps[2]
         parts = {"i": dc * g * i * (1 - i), "f": dc * c * f * (1 - f), "g": dc * i * _bend(g), "o": do}
