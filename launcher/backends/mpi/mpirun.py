@@ -172,22 +172,12 @@ def make_argv(reach: MpiReach, program: Sequence[str], folder: str) -> list[str]
         argv += ["--bind-to", "none"]
     if reach.is_tagged and "--output" not in reach.args:
         argv += ["--output", "tag"] if reach.version[0] >= 5 else ["--tag-output"]
-    return [*argv, "-x", SECRET_VARIABLE, *_translate_args(reach), *program]
+    return [*argv, "-x", SECRET_VARIABLE, *reach.args, *program]
 
 
 def find_sessions(folder: str) -> str:
     """Return mpirun's folder for what it would leave here if it was killed. folder: as in `make_argv`."""
     return f"{folder}-sessions"
-
-
-def _translate_args(reach: MpiReach) -> list[str]:
-    """Return the user's words with `--prtemca`, which only Open MPI 5 knows, as `--mca`."""
-    args = list(reach.args)
-    for i, word in enumerate(args):
-        if reach.version[0] < 5 and word == "--prtemca":
-            args[i] = "--mca"
-            args[i + 1 : i + 2] = [key.replace("plm_ssh_", "plm_rsh_") for key in args[i + 1 : i + 2]]
-    return args
 
 
 def make_environ(reach: MpiReach, environ: Mapping[str, str], folder: str) -> dict[str, str]:

@@ -89,11 +89,11 @@ def make_mpi_spec(line: CommandLine) -> JobSpec:
     given, words = line.given, line.split.program_args
     if any(word == ":" and after.startswith("-") for word, after in itertools.pairwise(words)):
         raise SpecError(f"a colon between programs is not supported: {REFUSED['app']}")
-    args = _read_args(given)
+    mpirun, version = find_mpirun(given.read("mpirun"), line.cwd, line.environ)
+    args = _read_args(given, version)
     if "plm" not in args:
         refuse_step(line.environ, "mpi", "in which mpirun can start nothing on other nodes")
     hosts, ranks = _read_hosts(given, line.cwd, line.environ)
-    mpirun, version = find_mpirun(given.read("mpirun"), line.cwd, line.environ)
     _check_users(hosts)
     if version[0] < 5 and any(":" in host.name for host in hosts):
         raise SpecError("Open MPI 4 takes no IPv6 address as a host; give its name, as in /etc/hosts")
@@ -253,12 +253,13 @@ def deal_ranks(hosts: Sequence[Host], ranks: int | None, *, oversubscribe: bool,
 # --- Words for mpirun. ---
 
 
-def _read_args(given: Given) -> tuple[str, ...]:
+def _read_args(given: Given, version: tuple[int, ...]) -> tuple[str, ...]:
     """Return the words that mpirun gets as they are."""
-    args = []
-    for name in ("mca", "prtemca"):
-        for text in given.read_all(name):
-            args += [f"--{name}", *text.split(" ", 1)]
+    args = [word for text in given.read_all("mca") for word in ("--mca", *text.split(" ", 1))]
+    for text in given.read_all("prtemca"):  # which only Open MPI 5 knows
+        key, value = text.split(" ", 1)
+        old = ["--mca", key.replace("plm_ssh_", "plm_rsh_"), value]
+        args += ["--prtemca", key, value] if version[0] >= 5 else old
     for name in ("map_by", "rank_by", "bind_to", "prefix"):
         args += [f"--{name.replace('_', '-')}", given.read(name)] if name in given else []
     args += [

@@ -148,9 +148,6 @@ def test_allocation_has_no_hostfile_and_no_ssh_settings() -> None:
 
 
 def test_settings_have_the_names_of_the_version() -> None:
-    word = ("--prtemca", "plm_ssh_args", "-v")
-    assert make_argv(make_reach(4, word), [], "")[-3:] == ["--mca", "plm_rsh_args", "-v"]
-    assert make_argv(make_reach(5, word), [], "")[-3:] == [*word]
     of_4 = {
         "OMPI_MCA_odls_base_sigkill_timeout": "0",  # rank processes need no time to end
         "OMPI_MCA_orte_keep_fqdn_hostnames": "1",  # else ssh gets half a name
@@ -196,7 +193,7 @@ def test_our_hostfile_has_the_slots_of_each_host() -> None:
         ("--map-by", "node", "--rank-by", "slot"),
         ("--map-by", "ppr:2:node", "--oversubscribe"),
         ("--bind-to", "core"),
-        ("--prtemca", "plm_ssh_args", "-v", "--mca", "btl", "tcp,self"),
+        ("--mca", "btl", "tcp,self"),
     ],
 )
 def test_mpirun_takes_our_command_line(tmp_path: Path, version: int, args: tuple[str, ...]) -> None:

@@ -163,6 +163,13 @@ def test_words_for_mpirun_keep_their_values(folder: Path) -> None:
     )
 
 
+def test_settings_of_daemons_have_the_names_of_the_version(folder: Path) -> None:
+    words = ("--prtemca", "plm_ssh_args", "-v")
+    assert make_reach(folder, *words).args == words
+    write_mpirun(folder, "mpirun (Open MPI) 4.1.4")
+    assert make_reach(folder, *words).args == ("--mca", "plm_rsh_args", "-v")
+
+
 def test_a_value_for_mpirun_may_be_like_the_name_of_an_option(folder: Path) -> None:
     reach = make_reach(folder, "--mpirun_args", "--output rf --tune np")
     assert reach.args == ("--output", "rf", "--tune", "np")
