@@ -192,10 +192,10 @@ def main(argv: Sequence[str]) -> int:
         ended = os.pidfd_open(child.pid)
         if not _Leash(launcher, ended, grace_s).wait():
             # Not by `child`, which would wait for it without telling the status.
-            _send(ended, signal.SIGTERM)
-            _send(ended, signal.SIGCONT)
+            os.kill(child.pid, signal.SIGTERM)
+            os.kill(child.pid, signal.SIGCONT)
             if not select.select([ended], [], [], TERM_S)[0]:
-                _send(ended, signal.SIGKILL)
+                os.kill(child.pid, signal.SIGKILL)
         status = os.waitpid(child.pid, 0)[1]
         _end_session()
     _run_after(after)
@@ -268,11 +268,6 @@ class _Leash:
 
     def _begin_grace(self, _why: str = "") -> None:
         self._loop.call_after(self._grace_s, lambda: self._over.append(False))
-
-
-def _send(pidfd: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        signal.pidfd_send_signal(pidfd, number)
 
 
 def _end_session() -> None:

@@ -77,9 +77,7 @@ class Connector:
 
         kwargs: dict[str, Any] = {
             "auth_strategy": proof,
-            "banner_timeout": deadline.get_left_s(),
-            "auth_timeout": deadline.get_left_s(),
-            "channel_timeout": deadline.get_left_s(),
+            **dict.fromkeys(("banner_timeout", "auth_timeout", "channel_timeout"), deadline.get_left_s()),
             "compress": settings.compression,
             "transport_factory": functools.partial(self._make_transport, settings),
         }
