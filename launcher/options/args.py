@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -118,22 +119,26 @@ class _Splitter:
 
     def _take_foreign(self, word: str) -> None:
         """Forward an option that is not ours to the program, unless it may be meant for us."""
-        written = word.partition("=")[0]
-        name = written[2:]
-        if (bare := written.lstrip("-").replace("-", "_")) in self.refused:
-            raise SpecError(f"{written} is not supported: {self.refused[bare].format(written)}")
-        if not written.startswith("--") or not name or name.startswith("-"):
-            self._refuse_foreign(written)
-            self._refuse_near_alias(written)
+        shown = word.partition("=")[0]
+        name, has_dashes = shown.lstrip("-").replace("-", "_"), re.match("--[^-]", shown)
+        remedy = f"To pass {shown} to the program, put it after the program's name"
+        if name in self.refused:
+            raise SpecError(f"{shown} is not supported: {self.refused[name].format(shown)}")
+        if has_dashes and (others := self.find_others(name)):
+            raise SpecError(
+                f"this command has no option --{name}; commands that have it: {', '.join(others)}"
+            )
+        if said := explain_foreign(shown, name, self.options, self.find_others):
+            raise SpecError(f"{said}. {remedy}")
+        if not has_dashes:
+            self._refuse_near_alias(shown)
             raise SpecError(
                 f"{word}: options begin with two dashes and a name; "
                 "put options of the program after the program's name"
             )
-        key = name.replace("-", "_")
-        if others := self.find_others(key):
-            raise SpecError(f"this command has no option --{key}; commands that have it: {', '.join(others)}")
-        self._refuse_foreign(f"--{name}")
-        self._refuse_near_miss(name, key)
+        if near := "" if name in NEVER_NEAR else find_near(name, self.options, NEAR):
+            off = "=false" if not self.options[near].kind.values and name == f"no_{near}" else ""
+            raise SpecError(f"unknown option {shown}; did you mean --{near}{off}? {remedy}")
         self.forwarded.append(word)
 
     def _take_ours(self, word: str) -> bool:
@@ -192,10 +197,6 @@ class _Splitter:
             shown = self.ours["env"][-1].label
             raise SpecError(f"{word} is not a program; each variable needs its {shown} before it")
 
-    def _refuse_foreign(self, shown: str) -> None:
-        if said := explain_foreign(shown, shown.lstrip("-"), self.options, self.find_others):
-            raise SpecError(f"{said}. To pass {shown} to the program, put it after the program's name")
-
     def _refuse_near_alias(self, written: str) -> None:
         """Raise SpecError for an option with one dash that is nearly one of ours."""
         short, rest = written[:2], written[2:]
@@ -204,12 +205,3 @@ class _Splitter:
         near = find_near(written, [*self.aliases, *(f"--{name}" for name in self.options)], NEAR)
         if near:
             raise SpecError(f"unknown option {written}; did you mean {near}?")
-
-    def _refuse_near_miss(self, name: str, key: str) -> None:
-        near = "" if key in NEVER_NEAR else find_near(key, self.options, NEAR)
-        if near:
-            off = "=false" if not self.options[near].kind.values and key == f"no_{near}" else ""
-            raise SpecError(
-                f"unknown option --{name}; did you mean --{near}{off}? "
-                f"To pass --{name} to the program, put it after the program's name"
-            )
