@@ -29,7 +29,6 @@ from ..files.sets import Layout
 from ..process.settings import Settings
 from . import handshake
 from .calls import CallRunner
-from .control import Control
 from .dialer import Dialer, list_shards
 from .messages import COLS, MESSAGES, Messages
 
@@ -116,7 +115,7 @@ class Caller(CallRunner, AbstractContextManager["Caller"]):
             if self._connected:
                 return
             self.log(f"init rpc client with trainer_id {self.trainer_id}")
-            self._dialer.attach(range(len(self._shards)), begun=self._begun)
+            self.dialer.attach(range(len(self._shards)), begun=self._begun)
             self._connected = True
 
     def create_dense(self, name: str, size: int, optim: Optim) -> None:
@@ -318,10 +317,6 @@ class Caller(CallRunner, AbstractContextManager["Caller"]):
     def cut(self, flags: int) -> None:
         """Cut all shards now; in trainer 0, between its steps."""
         self.call(lambda: self._core.cut(True, flags))
-
-    def open_control(self, pserver: int) -> Control:
-        """Return a connection to the main thread of a pserver. Raises OSError, ClientError."""
-        return self._dialer.open_control(pserver)
 
     def count_dropped(self) -> dict[str, int]:
         """Return the pushes of each object that pservers dropped because they came too late, by shard."""

@@ -64,7 +64,7 @@ class CallRunner:
         stall_timeout_s: float | None,
         log: Callable[[str], None],
     ) -> None:
-        self._core, self._dialer, self._secret, self.log = core, dialer, secret, log
+        self._core, self.dialer, self._secret, self.log = core, dialer, secret, log
         self._shards = dialer.shards
         self._stall_after_s, self._stall_timeout_s = stall_after_s, stall_timeout_s
         self._begun = False  # the training has: a pserver that is gone will not come back
@@ -163,7 +163,7 @@ class CallRunner:
         def ask() -> None:
             with contextlib.ExitStack() as stack:
                 left = pservers[len(found) :]
-                controls = [stack.enter_context(closing(self._dialer.open_control(i))) for i in left]
+                controls = [stack.enter_context(closing(self.dialer.open_control(i))) for i in left]
                 for control in controls:
                     control.send(question)
                 for i, control in zip(left, controls, strict=True):
@@ -172,7 +172,7 @@ class CallRunner:
         with self._alone:
             self._complete()
             try:
-                self._dialer.repeat(ask)
+                self.dialer.repeat(ask)
             except OSError as e:
                 raise PeerVanished(f"a pserver has not answered to {question['ask']}: {e}") from None
         for one in found:
@@ -185,12 +185,12 @@ class CallRunner:
         path, pserver = folder / entry.name, int(entry.name.split("-")[1])
 
         def take() -> None:
-            with closing(self._dialer.open_control(pserver)) as control:
+            with closing(self.dialer.open_control(pserver)) as control:
                 take_file(control, str(folder), path)
 
         if path.exists():
             return set()
-        self._dialer.repeat(take)
+        self.dialer.repeat(take)
         if not has_file(path, entry):
             raise SaveError(f"{path} was damaged on its way from its pserver: save again")
         return {pserver}
@@ -200,7 +200,7 @@ class CallRunner:
         for i in pservers:
             with (
                 contextlib.suppress(OSError, ClientError),
-                closing(self._dialer.open_control(i)) as control,
+                closing(self.dialer.open_control(i)) as control,
             ):
                 control.send({"ask": "drop", "save": save})
                 control.receive(ATTEMPT_S)
@@ -252,7 +252,7 @@ class CallRunner:
         sent = self._core.is_sent(i)
         self.log(f"connection to pserver {self._shards[i].addr} broke ({why}); reconnecting")
         try:
-            self._dialer.attach([i], begun=self._begun)
+            self.dialer.attach([i], begun=self._begun)
         except (ClientError, PeerVanished) as e:
             if isinstance(e, ClientError) or not (self._finishing and sent):
                 raise self._fail(e) from None

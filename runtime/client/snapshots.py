@@ -108,7 +108,7 @@ class Snapshots:
     def _open(self) -> None:
         n = len(self._settings.endpoints) if self._settings.trainer_id == 0 else 1
         while len(self._controls) < n:
-            self._controls.append(self._client.open_control(len(self._controls)))
+            self._controls.append(self._client.dialer.open_control(len(self._controls)))
 
     def _choose(self, objects: Sequence[Message]) -> None:
         """Let all pservers begin with the newest set of which they have all parts, if it is wanted."""

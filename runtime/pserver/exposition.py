@@ -12,7 +12,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from ..shared import env
+from ..shared import env, nics
 from . import ports
 from .counters import Tables
 
@@ -70,7 +70,7 @@ def serve_metrics(
     """Answer in a thread, beyond this machine with the secret as token. Raises PortError, EnvError."""
     host, port = env.split_addr(address if ":" in address else f"127.0.0.1:{address}", "--metrics_port")
     listener = ports.listen(host, env.parse_port(port + rank, "--metrics_port"), "--metrics_port")
-    token = b"" if ports.is_loopback(listener.getsockname()[0]) else b"Bearer " + secret
+    token = b"" if nics.is_loopback(listener.getsockname()[0]) else b"Bearer " + secret
 
     class Handler(BaseHTTPRequestHandler):
         def handle(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import os
 import socket
 from collections.abc import Sequence
@@ -37,14 +36,6 @@ def listen(host: str, port: int, option: str = "--port") -> socket.socket:
             by = f", held by {who}" if who else ""
             text = f"port {port} at {host} is busy{by}; choose another with {option}"
         raise PortError(text) from e
-
-
-def is_loopback(host: str) -> bool:
-    """Return True if only this machine can reach the address."""
-    try:
-        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def adopt(descriptors: Sequence[int]) -> list[socket.socket]:

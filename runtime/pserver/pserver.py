@@ -129,7 +129,7 @@ class Pserver:
         for _, sock in self._listeners:
             host, port = sock.getsockname()[:2]
             self._say(f"Server listening on {env.join_addr(host, port)} selected port: {port}")
-            if not ports.is_loopback(host):
+            if not nics.is_loopback(host):
                 open_beyond.add(host)
         if open_beyond and not self._options.secret:
             self._say(
@@ -303,7 +303,7 @@ class Pserver:
         if not (protocol := handshake.find_foreign(stranger.server.buffer)):
             return
         speaks = f"{stranger.addr} speaks {protocol}, not pslaunch's protocol"
-        is_near = ports.is_loopback(stranger.host) or stranger.host in self._options.job.nodes
+        is_near = nics.is_loopback(stranger.host) or stranger.host in self._options.job.nodes
         if self._foreign is None and busyport.find_user(stranger.sock) == os.geteuid():
             why = "the program brings its own parameter server; start the job with --server script"
             self._foreign = time.monotonic(), f"{speaks}: {why}"

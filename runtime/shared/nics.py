@@ -49,4 +49,10 @@ def get_address(name: str, label: str = "") -> str:
 def list_outside_addresses() -> list[str]:
     """Return all addresses by which other machines may reach this one: without loopback."""
     found = [a for _, addrs in sorted(list_addresses().items()) for a in addrs]
-    return [a for a in found if not a.startswith("127.") and a != "::1"]
+    return [a for a in found if not is_loopback(a)]
+
+
+def is_loopback(address: str) -> bool:
+    """Return True if only this machine can reach the address."""
+    plain = address.partition("%")[0].rpartition("::ffff:")[2]  # as IPv6 has those of IPv4
+    return plain == "::1" or plain.startswith("127.")

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from typing import Any, Callable
 
-from . import env, prove
+from . import env, nics, prove
 
 MAX_UNPROVEN = 64  # at a time
 PATIENCE_S = 0.5  # after this even one that knows the secret may have to make room
@@ -145,7 +145,7 @@ class Strangers:
 
 def find_source(host: str) -> str:
     """Return a source that a stranger can't multiply: this machine, an IPv4 address, an IPv6 network."""
-    host = host.partition("%")[0].rpartition("::ffff:")[2]
-    if host == "::1" or host.startswith("127."):
+    if nics.is_loopback(host):
         return "this machine"
+    host = host.partition("%")[0].rpartition("::ffff:")[2]
     return socket.inet_pton(socket.AF_INET6, host)[:8].hex() if ":" in host else host
