@@ -89,8 +89,8 @@ class CarriedBackend(Backend, ABC, Generic[R]):
 
     def __init__(self, reach: R) -> None:
         self._reach = reach
-        self._running: Leashed | None = None  # the carrier
-        self._held: list[Leashed] = []  # what holds its allocation, and carriers of epochs that are over
+        self._runs: list[Leashed] = []  # what holds its allocation, and the carriers of all epochs
+        self._running: Leashed | None = None  # the last of them, once its epoch begins
         self._cancelled = threading.Event()
         self._asking: set[Leashed] = set()  # small carriers of `ask`
         self._awaiting: list[tuple[Node, Line]] = []  # agents that do not know the head's address yet
@@ -160,6 +160,7 @@ class CarriedBackend(Backend, ABC, Generic[R]):
                     program = offer.make_program([self.mode, json.dumps(order)], self._reach.agents)
                     command = at_end.enter_context(self._prepare(self._reach, offer, program))
                     self._running = self._run(command, secret)
+                    self._runs.append(self._running)
                     self.ended = Ended(self._running.fd, self.carrier, self._describe_end)
                     if self._cancelled.is_set():
                         self._running.end_now()
@@ -170,14 +171,15 @@ class CarriedBackend(Backend, ABC, Generic[R]):
             except BaseException:
                 for one in came:
                     one.line.close()
-                self._close_carrier()
+                if self._running:
+                    self._runs.pop().close()
+                self._running = self.ended = None
                 raise
 
     def _end_before(self) -> None:
         """Let the carrier of the epoch before end, whose agents have lost their lines."""
         before, self._has_started, self._running, self.ended = self._running, False, None, None
-        if before:
-            self._held.append(before)  # its files stay open: the loop may just read them
+        if before:  # its files stay open: the loop may just read them
             if not before.wait(self._grace_s):
                 before.end_now()
                 before.wait(LEASH_S)
@@ -236,8 +238,7 @@ class CarriedBackend(Backend, ABC, Generic[R]):
         return [one for one in said if not self.failures.noise.fullmatch(one[1])] + printed
 
     def keep_output(self, folder: Path) -> None:
-        runs = (*self._held, *filter(None, [self._running]))
-        if data := b"".join(run.printed.read(0, _MAX_KEPT_BYTES) for run in runs):
+        if data := b"".join(run.printed.read(0, _MAX_KEPT_BYTES) for run in self._runs):
             (folder / f"{self.printer}.log").write_bytes(data)
 
     def _describe_end(self) -> tuple[str, bool]:
@@ -327,8 +328,7 @@ class CarriedBackend(Backend, ABC, Generic[R]):
             run.end_now()
 
     def prepare_release(self) -> str:
-        assert self._running
-        return next(filter(None, map(self._follow, (self._running, *self._held))), "")
+        return next(filter(None, map(self._follow, self._runs)), "")
 
     def _follow(self, run: Leashed) -> str:
         """Let a command go on as long as the job; return why it can't, or ""."""
@@ -347,9 +347,9 @@ class CarriedBackend(Backend, ABC, Generic[R]):
         for run in [*self._asking]:
             run.end_now()
         if self._running and self._dial:
-            for run in (self._running, *self._held):
+            for run in self._runs:
                 run.leave()
-            self._running, self.ended, self._held = None, None, []
+            self._running, self.ended, self._runs = None, None, []
 
     def close(self) -> None:
         """Wait for the carrier, which ends after its processes, and end it if it does not."""
@@ -359,14 +359,9 @@ class CarriedBackend(Backend, ABC, Generic[R]):
         left_s = self.begin_close() - LEASH_S - time.monotonic()
         if self._running:
             self._running.wait(max(LAST_WORDS_S, left_s))
-        self._close_carrier()
-        while self._held:
-            self._held.pop().close()
-
-    def _close_carrier(self) -> None:
-        if self._running:
-            self._running.close()
         self._running = self.ended = None
+        while self._runs:
+            self._runs.pop().close()
 
 
 def _find_words(run: Leashed, name: str, cut: EOFError) -> str:

@@ -59,7 +59,7 @@ class SlurmBackend(CarriedBackend[SlurmReach]):
         after = ["scancel", "--quiet", f"--name={name}", f"--user={getpass.getuser()}"]
         argv = words.make_allocation(self._reach, name)
         held = Leashed(argv, os.environ, self._grace_s + HOLD_S, after=after)
-        self._held.append(held)
+        self._runs.append(held)
         reason, next_look_s = "", 0.0
         while not held.wait(QUEUE_LOOK_S):
             if self._cancelled.is_set():

@@ -136,9 +136,7 @@ class BinaryChannel(Channel):
         self.over.set()
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._process.terminate()
+        self._process.terminate()
 
     def abort(self) -> None:
-        with contextlib.suppress(OSError):
-            self._process.kill()
+        self._process.kill()
