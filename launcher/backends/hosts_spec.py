@@ -27,10 +27,7 @@ MAX_NIC_BYTES: Final = 15  # of the kernel
 
 
 def make_hosts_spec(
-    line: CommandLine,
-    backend: str,
-    make_site: Callable[[Plan, Node], Site],
-    **counts: Any,
+    line: CommandLine, backend: str, make_site: Callable[[Plan, Node], Site], **counts: Any
 ) -> JobSpec:
     """Return the job: the given values, and defaults for all others. Raises SpecError.
 

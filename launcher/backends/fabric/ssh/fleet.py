@@ -74,8 +74,7 @@ class Fleet:
         with keep_beating(beat) as beaten, ThreadPoolExecutor(threads) as pool:
             try:
                 # ssh -G runs while the libraries load.
-                find = self._config.find_route
-                routes = [pool.submit(find, host.name, host.user, host.port) for host in hosts]
+                routes = [pool.submit(self._config.find_route, host) for host in hosts]
                 self._prepare()
                 return list(pool.map(functools.partial(self._try, beaten, argv), hosts, routes))
             except BaseException:  # Ctrl+C: the pool waits for its threads

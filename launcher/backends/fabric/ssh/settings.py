@@ -203,24 +203,23 @@ class Config:
         except (KeyError, OSError):  # depends on the version of Python
             raise SpecError(f"user {os.getuid()} has no name here: set the variable USER") from None
 
-    def find_route(self, name: str, user: str | None, port: int | None, depth: int = 0) -> Route:
+    def find_route(self, host: Host, depth: int = 0) -> Route:
         """Return the route to a host. Raises HostError, step "resolve"."""
         if depth > MAX_JUMPS:
-            raise HostError(name, "resolve", f"ProxyJump has more than {MAX_JUMPS} hosts, or is circular")
-        settings = self._look_up(name, user, port)
+            raise HostError(host.name, "resolve", f"ProxyJump has over {MAX_JUMPS} hosts, or is circular")
+        settings = self._look_up(host)
         hops: Route = ()
-        for host in settings.jumps:
-            if host.name == name:
+        for jump in settings.jumps:
+            if jump.name == host.name:
                 continue  # `Host *` with ProxyJump matches the jump host too
             if hops:  # reached over the hop before, regardless of its own settings
-                hop = self._look_up(host.name, host.user, host.port)
-                hops = (*hops, hop._replace(jumps=(), proxy_command=""))
+                hops = (*hops, self._look_up(jump)._replace(jumps=(), proxy_command=""))
             else:
-                hops = self.find_route(host.name, host.user, host.port, depth + 1)
+                hops = self.find_route(jump, depth + 1)
         return (*hops, settings)
 
-    def _look_up(self, name: str, user: str | None, port: int | None) -> HopSettings:
-        values = self._ask_ssh(name, user, port) if self.ssh else self._read_files(name, user, port)
+    def _look_up(self, host: Host) -> HopSettings:
+        name, values = host.name, self._ask_ssh(host) if self.ssh else self._read_files(host)
         try:
             found = make_settings(name, values, home=self._home, local_user=self._user, environ=os.environ)
         except (ValueError, SpecError) as e:
@@ -232,32 +231,32 @@ class Config:
             place = f"{FILE}:{named.index(directive) + 1}" if directive in named else FILE
             raise HostError(name, "resolve", f"{place}: {only_ssh}: {WITHOUT}")
         strict = self._strict or found.strict
-        return found._replace(user_given=user, port_given=port, strict=strict, only_ssh=only_ssh)
+        return found._replace(user_given=host.user, port_given=host.port, strict=strict, only_ssh=only_ssh)
 
-    def _ask_ssh(self, name: str, user: str | None, port: int | None) -> Values:
-        argv = [str(self.ssh), "-G", *(["-l", user] if user else []), *(["-p", str(port)] if port else [])]
-        argv += ["--", name]
-        done = ask_command(argv, SSH_G_LIMIT_S, lambda why: HostError(name, "resolve", f"ssh -G {why}"))
+    def _ask_ssh(self, host: Host) -> Values:
+        argv = [str(self.ssh), "-G", *(["-l", host.user] if host.user else [])]
+        argv += [*(["-p", str(host.port)] if host.port else []), "--", host.name]
+        done = ask_command(argv, SSH_G_LIMIT_S, lambda why: HostError(host.name, "resolve", f"ssh -G {why}"))
         if done.returncode:
             words = done.stderr.strip() or f"exit code {done.returncode}"
-            raise HostError(name, "resolve", f"ssh -G: {words}")
+            raise HostError(host.name, "resolve", f"ssh -G: {words}")
         return parse_ssh_output(done.stdout)
 
-    def _read_files(self, name: str, user: str | None, port: int | None) -> Values:
+    def _read_files(self, host: Host) -> Values:
         """Return the settings of a host from its file, as `_ask_ssh` does."""
         import paramiko
 
         try:
-            found = paramiko.SSHConfig.from_text("\n".join(_read_lines())).lookup(name)
+            found = paramiko.SSHConfig.from_text("\n".join(_read_lines())).lookup(host.name)
         except paramiko.SSHException as e:
-            raise HostError(name, "resolve", f"{FILE}: {e}") from None
+            raise HostError(host.name, "resolve", f"{FILE}: {e}") from None
         return {
             "identityfile": [f"~/.ssh/{key}" for key in _DEFAULT_KEYS],
             "userknownhostsfile": ["~/.ssh/known_hosts ~/.ssh/known_hosts2"],
             "globalknownhostsfile": ["/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"],
             **{key: [value] if isinstance(value, str) else value for key, value in found.items()},
-            **({"user": [user]} if user else {}),
-            **({"port": [str(port)]} if port else {}),
+            **({"user": [host.user]} if host.user else {}),
+            **({"port": [str(host.port)]} if host.port else {}),
         }
 
 

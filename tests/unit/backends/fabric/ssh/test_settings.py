@@ -20,6 +20,7 @@ from pslaunch.backends.fabric.ssh.settings import (
     parse_ssh_output,
 )
 from pslaunch.errors import HostError, SpecError
+from pslaunch.options.hosts import Host
 from support.process import make_script
 from support.sshd import needs_openssh
 
@@ -172,7 +173,7 @@ Match host deep user ann
 Host *
   User all
 """
-    route = config(tmp_path, monkeypatch, text).find_route("deep", "ann", None)
+    route = config(tmp_path, monkeypatch, text).find_route(Host("deep", "ann"))
     assert names(route) == [
         ("outer", "all", 22),
         ("10.0.0.1", "bob", 2222),
@@ -194,7 +195,7 @@ def test_a_wrong_configuration_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
 ) -> None:
     with pytest.raises(HostError, match=told) as caught:
-        config(tmp_path, monkeypatch, text).find_route("node", None, None)
+        config(tmp_path, monkeypatch, text).find_route(Host("node"))
     assert caught.value.step == "resolve"
 
 
@@ -205,7 +206,7 @@ def test_invalid_values_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for line in ("connecttimeout 1m30s", "port many"):
         (tmp_path / ".ssh/config").write_text(f"Host node\n  {line}\n")
         with pytest.raises(HostError, match=line):
-            Config().find_route("node", None, None)
+            Config().find_route(Host("node"))
 
 
 def test_the_error_for_a_user_without_a_name_has_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
