@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Callable
 
 from ..line.wire import PEER_LOST_AFTER_S, MessageLine
@@ -90,13 +89,12 @@ class Filling(Receiver):
         )
         if self.closed:
             self._server.close()
-        leave = functools.partial(self._ask_head, "a content has a wrong hash")
-        self.ask_of(self._server.send, alone=False, leave=leave)
+        self.ask_of(self._server.send, self._ask_head)
 
-    def _ask_head(self, _why: object) -> None:
+    def _ask_head(self, _why: object = None) -> None:
         if self._server:
             self._server.close()
-        self.ask_of(None, alone=True)
+        self.ask_of(None)
 
     def close(self) -> None:
         """Take nothing more and stop serving. May be called twice."""

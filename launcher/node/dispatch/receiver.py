@@ -106,8 +106,8 @@ class Receiver:
             self._report("sending")
         self._place_if_whole()
 
-    def ask_of(self, say: Say | None, *, alone: bool, leave: Callable[[], None] | None = None) -> None:
-        """Request the rest from another node, or (None) from the offerer; `alone`: no other is left.
+    def ask_of(self, say: Say | None, leave: Callable[[], None] | None = None) -> None:
+        """Request the rest from another node, or (None) from the offerer, if no other is left.
 
         `leave` is called if the other node sends a wrong content; it asks the offerer.
         """
@@ -118,7 +118,7 @@ class Receiver:
         self._written_bytes = 0
         self._pieces = []
         self._tell_sender, self._leave_sender = say or self._say, leave
-        self._do(incoming.list_remaining, lambda rest: self._ask(rest, alone=alone))
+        self._do(incoming.list_remaining, lambda rest: self._ask(rest, alone=say is None))
 
     def _ask(self, wants: Sequence[Want], *, alone: bool = False) -> None:
         files = encode_numbers([want.file for want in wants])

@@ -53,11 +53,10 @@ class Leader(Observed):
         self._held = True
         self._lease_s = 0.0
         self._lease: Timer | None = None  # running while nobody holds the job
-        self._holders_supply = False
         self._told_holder = False  # about the end
         self._launcher = self._observe(line)
         self._holders = {self._launcher}
-        self._supplier = self._launcher  # of the package
+        self._supplier: Observer | None = self._launcher  # of the package; None: one that holds the job
         self._supply = FromLauncher(loop, self._launcher.line.send, lambda: self._led.placed)
 
     @property
@@ -112,7 +111,7 @@ class Leader(Observed):
         if observer is not self._launcher or self._head is not None:
             self._refuse(observer, "only the launcher begins a job, and once")
             return
-        self._holders_supply = not m["supplies"]
+        self._supplier = observer if m["supplies"] else None
         placed: job.Placed = job.parse(job.Placed, m["placed"])
         first = placed.nodes[0]
         try:
@@ -222,7 +221,7 @@ class Leader(Observed):
         self._holders.add(observer)
         if self._lease:
             self._lease.cancel()
-        if self._holders_supply:
+        if self._supplier is not self._launcher:
             self._supplier = observer
             self._supply.ask_again(observer.line.send)
 
