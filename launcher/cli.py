@@ -146,6 +146,8 @@ ABOUT: Final[Mapping[str, Plain]] = {
 
 
 class PlainCommand(RowCommand):
+    """A command that a row describes: those of later shells, and about pslaunch."""
+
     def __init__(self, name: str, plain: Plain) -> None:
         super().__init__(name, plain.text, {word: WORD_TEXTS[word] for word in plain.words})
         self._plain = plain

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from pslaunch.runtime.shared.env import find_near, parse_bool, suggest
+from pslaunch.runtime.shared.env import find_near, suggest
 
 from ..errors import SpecError
 from .foreign import explain_foreign
-from .kinds import SourceValues, Text, Value, parse_argument
+from .kinds import SourceValues, Text, Value
 from .options import TRAINER, Option
 
 DEFAULT_PROGRAM: Final = "train.py"
@@ -159,7 +159,7 @@ class _Splitter:
         elif isinstance(option.kind, Text):
             value = value if has_value else "1"
         else:
-            value = str(not has_value or parse_argument(parse_bool, value, shown))
+            value = str(not has_value or option.kind.read(value, shown))
         self.ours.setdefault(name, []).append(Value(value, shown))
         return True
 
