@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from ..backends.base import Backend
 from ..errors import FileError, PslaunchError, SpecError
+from ..node import codes
 from ..node.dispatch.manifest import compute_digest
 from ..node.job import Node
 from ..node.later import record
@@ -35,19 +36,17 @@ MAX_ENTRIES = 1_000_000
 MARK_BYTES = 70  # of a job's id in the name of a socket, which has 107
 
 
-class Failed(NamedTuple):
-    """Failed fetch of one folder."""
-
-    error: PslaunchError
-    place: str  # the folder and its node
-
-
 class Fetched(NamedTuple):
     """Results of a fetch: paths written here, messages about the rest, and errors of nodes."""
 
     brought: list[str]
     left_out: list[str]
-    failed: list[Failed]
+    failed: dict[str, PslaunchError]  # by folder and node
+
+    @property
+    def code(self) -> int:
+        """Return the exit code of the first failure, 0 without one."""
+        return next((error.exit_code for error in self.failed.values()), codes.OK)
 
 
 def fetch_results(
@@ -58,7 +57,7 @@ def fetch_results(
     output: folder for the new and changed files in `output/` of node 0. logs: folder for one folder per
     node, `ID-NAME` or `ID`, with its `log/`. A node fails also if a folder there now belongs to another job.
     """
-    found = Fetched([], [], [])
+    found = Fetched([], [], {})
     wanted = [(nodes[0], output, "results", nodes[0].output_dir)] if output else []
     if logs:
         wanted += [(node, logs / _name_folder(job_id, node), "pack", node.log_dir) for node in nodes]
@@ -72,7 +71,7 @@ def fetch_results(
                 with contextlib.closing(answer):
                     unpack(answer, folder, found)
             except PslaunchError as e:  # others may have theirs
-                found.failed.append(Failed(e, f"{path} on {node.name}"))
+                found.failed[f"{path} on {node.name}"] = e
     # Of a job that its launcher on this machine led: beside the logs of node 0, where other jobs have them.
     events = Path(record.get_folder()) / f"{job_id}{record.EVENTS_SUFFIX}"
     if logs and events.exists():

@@ -282,18 +282,16 @@ def _print_files(r: Record, outputs: Sequence[Mapping[str, Any]], view: LogView)
     code, nodes = codes.OK, list_nodes(r)
     with known_jobs.open_backend(r) as there:
 
-        def make_question(p: Mapping[str, Any]) -> Question:
+        def ask(p: Mapping[str, Any]) -> Iterator[bytes]:
+            if not _has_started(p):
+                raise PslaunchError("it was not started")
             node = nodes[p["node"]]
-            words = ["read", p["log"], node.state_dir, r["job"]]
-            return Question(node.id, functools.partial(there.ask, node, words))
+            return there.ask(node, ["read", p["log"], node.state_dir, r["job"]])
 
-        with ask_all([make_question(p) for p in outputs if _has_started(p)]) as answers:
-            coming = iter(answers)
-            for p in outputs:
+        with ask_all([Question(p["node"], functools.partial(ask, p)) for p in outputs]) as answers:
+            for p, answer in zip(outputs, answers, strict=True):
                 try:
-                    if not _has_started(p):
-                        raise PslaunchError("it was not started")
-                    for text in _split_lines(next(coming)):
+                    for text in _split_lines(answer):
                         more = {"more": True} if text.more else {}
                         view.show_event({"event": "line", "process": p["process"], "text": text.text, **more})
                 except PslaunchError as e:
@@ -363,12 +361,11 @@ def fetch_job(
         known_jobs.print_line(path, out)
     for left_out in found.left_out:
         known_jobs.print_error(f"pslaunch fetch: not fetched: {left_out}")
-    for told in dict.fromkeys(str(e) for e, _ in found.failed):
+    for told in dict.fromkeys(map(str, found.failed.values())):
         known_jobs.print_error(f"pslaunch: {told}")
-    code = found.failed[0].error.exit_code if found.failed else codes.OK
     if output is None:
         known_jobs.print_error(f"pslaunch: {_explain_nothing_ran(r)}; there is no output")
-    return code or (codes.FAILED if output is None else codes.OK)
+    return found.code or (codes.FAILED if output is None else codes.OK)
 
 
 def stop_job(

@@ -261,11 +261,11 @@ def _fetch(loop: Loop, spec: JobSpec, way: Way, watch: Watch, nodes: Sequence[No
             watch.say(f"not kept: {codes.describe_error(error)}", "warning")
     for left_out in found.left_out:
         watch.say(f"not fetched: {left_out}", "warning")
-    for failed, there in found.failed:
+    for there, failed in found.failed.items():
         place = "" if way.backend.owns_nodes else f"; they are in {there}"  # which stay
         watch.say(f"results were not fetched: {failed}{place}", "error")
     if found.failed:
-        return found.failed[0].error.exit_code
+        return found.code
     if not quiet:
         said = describe_results(found, output, logs)
         if watch.failure and logs:

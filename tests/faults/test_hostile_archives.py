@@ -56,7 +56,7 @@ def test_hostile_archive_writes_nothing_outside(found: list[bytes], size: int) -
             unpack(
                 (whole[i : i + size] for i in range(0, min(len(whole), 1 << 16), size)),
                 folder,
-                Fetched([], [], []),
+                Fetched([], [], {}),
             )
         assert [p.name for p in Path(base).iterdir()] == ["in"]
         assert [p.name for p in Path(base, "in").iterdir()] == ["out"]

@@ -38,7 +38,7 @@ def stream(*entries: Entry) -> bytes:
 
 
 def fetched(pieces: Iterable[bytes], folder: Path) -> Fetched:
-    found = Fetched([], [], [])
+    found = Fetched([], [], {})
     unpack(iter(pieces), folder, found)
     return found
 
@@ -50,7 +50,7 @@ def test_files_come_whole_in_pieces_of_any_size(tmp_path: Path) -> None:
     for size in (1000, 512, len(whole)):
         found = fetched([whole[i : i + size] for i in range(0, len(whole), size)], tmp_path / "out")
         path = tmp_path / "out/pass-0/w"
-        assert found == ([str(path.parent), str(path)], [], [])
+        assert found == ([str(path.parent), str(path)], [], {})
         assert path.read_bytes() == data
         assert path.stat().st_mtime == 12 and path.stat().st_mode & 0o777 == 0o640
 
@@ -106,7 +106,7 @@ def sparse(name: str) -> bytes:
 
 def test_sparse_file_is_left_out(tmp_path: Path) -> None:
     found = fetched([sparse("huge")], tmp_path / "out")
-    assert found == ([], [f"{tmp_path}/out/huge is not a file, folder or link"], [])
+    assert found == ([], [f"{tmp_path}/out/huge is not a file, folder or link"], {})
 
 
 @pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE])
@@ -141,7 +141,7 @@ def test_huge_claimed_size_ends_with_the_data(tmp_path: Path, kind: bytes) -> No
 
 def test_a_file_comes_without_its_folder(tmp_path: Path) -> None:
     found = fetched([stream(entry("old/older/new", b"1"))], tmp_path / "out")
-    assert found == ([f"{tmp_path}/out/old/older/new"], [], [])
+    assert found == ([f"{tmp_path}/out/old/older/new"], [], {})
     assert (tmp_path / "out/old/older/new").read_bytes() == b"1"
 
 
@@ -227,7 +227,7 @@ def test_failure_comes_with_the_folder_and_its_node(tmp_path: Path) -> None:
     nodes = [Node(i, f"n{i}", "").place_in(f"{tmp_path}/ws{i}") for i in range(2)]
     Path(nodes[0].log_dir).mkdir(parents=True)
     found = fetch_results(LocalBackend(), "demo-1", nodes, None, tmp_path / "got")
-    assert [failed.place for failed in found.failed] == [f"{nodes[1].log_dir} on n1"]
+    assert [*found.failed] == [f"{nodes[1].log_dir} on n1"]
 
 
 def test_only_files_that_came_are_named(tmp_path: Path) -> None:
