@@ -194,9 +194,10 @@ def read_fields(given: Given, fields: Container[str]) -> dict[str, Any]:
 
 def _choose_head(given: Given) -> Literal["launcher", "node"]:
     """Return the place of the head: a node if `--detach` or `--head` asks for it."""
+    head = given.read("head") if "head" in given.options else "launcher"
     if not given.is_set("detach"):
-        return given.read("head") if "head" in given.options else "launcher"
-    if "head" in given.options and given.read("head") == "launcher":
+        return head
+    if head == "launcher":
         refuse_without_effect(given, "head", "with --detach: the head of a detached job is on a node")
     return "node"
 
