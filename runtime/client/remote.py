@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from ..engine.parameters import Parameters
 from ..engine.updater import Keys, ParamRules, Sparse, Updater
 from ..files.objects import Whole, describe_object
 from ..files.saving import encode_start
-from ..files.sets import discarding, finish_set, write_files, write_part
+from ..files.sets import making_set
 from .caller import PULL_BYTES, Caller, Init
 from .snapshots import Snapshots
 
@@ -242,13 +240,10 @@ def save_set(
 
     objects: descriptions of those on pservers. fixed: others.
     """
-    save = secrets.token_hex(4)
     about = make_about(client.incarnation, client.steps, client.passes)
-    with discarding(folder, save):
-        entries = client.save(folder, save)
-        entries += write_files(folder, files, save)
+    with making_set(folder, about, files, client.layout) as new:
+        new.objects += objects
+        new.files += client.save(folder, new.save)
         if fixed:
-            start = encode_start({"trainer": 0, "save": save})
-            entries.append(write_part(folder, f"trainer-00000-{save}.bin", start, fixed))
-        every = [*objects, *(whole.describe() | {"fixed": True} for whole in fixed)]
-        finish_set(folder, replace(about, layout=asdict(client.layout), objects=every, files=entries))
+            start = encode_start({"trainer": 0, "save": new.save})
+            new.write_part(f"trainer-00000-{new.save}.bin", start, fixed, fixed=True)

@@ -12,7 +12,7 @@ import secrets
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
@@ -315,57 +315,50 @@ def check_shape(folder: Path, shape: ObjectShape, *, table: bool, dim: int, tota
 
 
 def write_set(folder: Path, objects: Iterable[Whole], about: Manifest, files: Mapping[str, bytes]) -> None:
-    """Write a set whose values are all in this process, and other files of it.
-
-    A set that is there stays whole until the new one is. Of `about` the files and objects are made here.
-    Raises OSError.
-    """
-    described = list[Mapping[str, Any]]()
-
-    def note() -> Iterator[Whole]:
-        for one in objects:
-            described.append(one.describe())
-            yield one
-
+    """Write a set whose values are all in this process, and other files of it. Raises OSError."""
     prepare_folder(folder, "saving to ")
-    header = Header(job_id=about.job_id, epoch=about.epoch, run=about.run, save=secrets.token_hex(4))
-    with discarding(folder, header.save):
-        part = write_part(folder, header.name, header.encode(), note())
-        entries = [part, *write_files(folder, files, header.save)]
-        finish_set(folder, replace(about, layout=asdict(Layout()), objects=described, files=entries))
+    with making_set(folder, about, files, Layout()) as new:
+        header = Header(job_id=about.job_id, epoch=about.epoch, run=about.run, save=new.save)
+        new.write_part(header.name, header.encode(), objects)
+
+
+@dataclass(slots=True)
+class NewSet:
+    """What there is of a set so far; the names of its files have `save` in them."""
+
+    folder: Path
+    save: str
+    files: list[Entry] = field(default_factory=list)
+    objects: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def write_part(self, name: str, start: bytes, objects: Iterable[Whole], **more: object) -> None:
+        """Write one part durably; `more` is said of its objects in the manifest. Raises SaveError."""
+        with closing(File(self.folder, name, start)) as file:
+            for one in objects:
+                self.objects.append(one.describe() | more)
+                one.write(file)
+            self.files.append(file.finish())
 
 
 @contextmanager
-def discarding(folder: Path, save: str) -> Iterator[None]:
-    """Remove the files of a save that failed, if they are here."""
+def making_set(folder: Path, about: Manifest, files: Mapping[str, bytes], layout: Layout) -> Iterator[NewSet]:
+    """Let the parts of a set be written; then write its other files, and its manifest from `about`.
+
+    A set that is there stays whole until then. Files of one that fails are removed. Raises OSError.
+    """
+    new = NewSet(folder, secrets.token_hex(4))
     try:
-        yield
+        yield new
+        for name, content in files.items():
+            path = folder / Path(name).with_stem(f"{Path(name).stem}-{new.save}").name
+            write_whole(path, methodcaller("write", content))
+            new.files.append(hash_file(Content(path)))
+        write_manifest(folder, replace(about, layout=asdict(layout), objects=new.objects, files=new.files))
     except BaseException:
-        for path in folder.glob(f"*-{save}.*"):
+        for path in folder.glob(f"*-{new.save}.*"):
             path.unlink(missing_ok=True)
         raise
-
-
-def write_files(folder: Path, files: Mapping[str, bytes], save: str) -> Iterator[Entry]:
-    """Write other files of a save. Raises OSError."""
-    for name, content in files.items():
-        path = folder / Path(name).with_stem(f"{Path(name).stem}-{save}").name
-        write_whole(path, methodcaller("write", content))
-        yield hash_file(Content(path))
-
-
-def write_part(folder: Path, name: str, start: bytes, objects: Iterable[Whole]) -> Entry:
-    """Write one part durably. Raises SaveError."""
-    with closing(File(folder, name, start)) as file:
-        for one in objects:
-            one.write(file)
-        return file.finish()
-
-
-def finish_set(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest of parts that are there, then remove those of the set before."""
-    write_manifest(folder, manifest)
-    names = {entry.name for entry in manifest.files}
+    names = {entry.name for entry in new.files}
     for path in folder.iterdir():
         if _OLD.fullmatch(path.name) and path.name not in names:
             with suppress(OSError):  # it takes only room
