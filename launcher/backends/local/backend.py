@@ -30,15 +30,12 @@ class LocalBackend(Here):
 
     def _open(self, nodes: Sequence[Node], limits: Limits, mode: str) -> list[Line]:
         lines: list[Line] = []
-        try:
-            with keep_beating(BEAT) as beaten:
-                for node in nodes:
-                    lines.append(self._start(node, limits, mode))
-                    beaten(lines[-1].write_fd)
-        except ServiceError:
-            for line in lines:
-                line.close()
-            raise
+        with contextlib.ExitStack() as at_failure, keep_beating(BEAT) as beaten:
+            for node in nodes:
+                lines.append(self._start(node, limits, mode))
+                at_failure.callback(lines[-1].close)
+                beaten(lines[-1].write_fd)
+            at_failure.pop_all()
         return lines
 
     def _start(self, node: Node, limits: Limits, mode: str) -> Line:
