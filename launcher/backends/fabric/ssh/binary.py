@@ -41,9 +41,7 @@ def make_ssh_command(ssh: str, settings: HopSettings, limit_s: float, *, asks: b
     argv = [ssh, "-T"]
     for name, value in options.items():
         argv += ["-o", f"{name}={value}"]
-    argv += ["-l", settings.user_given] if settings.user_given else []
-    argv += ["-p", str(settings.port_given)] if settings.port_given else []
-    return [*argv, "--", settings.name, COMMAND]
+    return [*argv, *settings.words, COMMAND]
 
 
 def boot_by_binary(

@@ -10,6 +10,7 @@ import fnmatch
 import getpass
 import os
 import re
+import shlex
 import shutil
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -60,8 +61,7 @@ class HopSettings(NamedTuple):
     hostname: str
     user: str
     port: int
-    user_given: str | None = None  # for the ssh binary, which reads its own configuration
-    port_given: int | None = None
+    words: tuple[str, ...] = ()  # for the ssh binary, which reads its own configuration
     identity_files: tuple[str, ...] = ()
     identities_only: bool = False
     certificate_files: tuple[str, ...] = ()
@@ -230,12 +230,11 @@ class Config:
             directive = only_ssh.split()[0]
             place = f"{FILE}:{named.index(directive) + 1}" if directive in named else FILE
             raise HostError(name, "resolve", f"{place}: {only_ssh}: {WITHOUT}")
-        strict = self._strict or found.strict
-        return found._replace(user_given=host.user, port_given=host.port, strict=strict, only_ssh=only_ssh)
+        words, strict = tuple(shlex.split(host.ssh_words)), self._strict or found.strict
+        return found._replace(words=words, strict=strict, only_ssh=only_ssh)
 
     def _ask_ssh(self, host: Host) -> Values:
-        argv = [str(self.ssh), "-G", *(["-l", host.user] if host.user else [])]
-        argv += [*(["-p", str(host.port)] if host.port else []), "--", host.name]
+        argv = [str(self.ssh), "-G", *shlex.split(host.ssh_words)]
         done = ask_command(argv, SSH_G_LIMIT_S, lambda why: HostError(host.name, "resolve", f"ssh -G {why}"))
         if done.returncode:
             words = done.stderr.strip() or f"exit code {done.returncode}"
