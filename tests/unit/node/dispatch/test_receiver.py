@@ -286,11 +286,11 @@ def test_damaged_file_of_a_gone_sender_is_requested_once(alone: Alone, tmp_path:
     alone.receiver.take(Data(THE_MANIFEST, 0, listing))
     alone.loop.run(lambda: any(m.get("files") for m in alone.said))
     peer: list[Any] = []
-    alone.receiver.ask_of(peer.append, alone=False)
+    alone.receiver.ask_of(peer.append)
     alone.loop.run(lambda: bool(peer))
     alone.said.clear()
     alone.receiver.take(Data(0, 70_000, BIG[70_000:]))
-    alone.receiver.ask_of(None, alone=True)
+    alone.receiver.ask_of(None)
     done: list[bool] = []
     alone.receiver._do(lambda: True, done.append)
     alone.loop.run(lambda: bool(done))
