@@ -27,6 +27,8 @@ CALL: Final = (
     "getattr(importlib.import_module(module), name)(*map(json.loads, args))"
 )
 
+HeadPlace = Literal["launcher", "node"]
+
 
 class Site(NamedTuple):
     """The nodes of a job, from its backend to the plan, which knows no backend."""
@@ -69,7 +71,7 @@ class JobSpec(NamedTuple):
     worker_num: int | None = None
     python: str | None = sys.executable  # None: the node's own
     log_dir: Path | None = None  # on the nodes
-    head: Literal["launcher", "node"] = DEFAULT["head"]  # place of the control process
+    head: HeadPlace = DEFAULT["head"]  # of the control process
     detach: bool = False  # the job continues without the launcher; the head is on a node
     install: bool = False  # a virtual environment of the job on each node
     wheel: Path | None = None  # of pslaunch, for it; None: made from this machine's installation
@@ -192,9 +194,9 @@ def read_fields(given: Given, fields: Container[str]) -> dict[str, Any]:
     return {option.field: given.read(name) for name, option in named.items() if option.field in fields}
 
 
-def _choose_head(given: Given) -> Literal["launcher", "node"]:
+def _choose_head(given: Given) -> HeadPlace:
     """Return the place of the head: a node if `--detach` or `--head` asks for it."""
-    head = given.read("head") if "head" in given.options else "launcher"
+    head: HeadPlace = given.read("head") if "head" in given.options else "launcher"
     if not given.is_set("detach"):
         return head
     if head == "launcher":
