@@ -80,6 +80,7 @@ class Caller(CallRunner, AbstractContextManager["Caller"]):
         shards = list_shards(self._endpoints, *ports)
         self.layout = Layout(len(self._endpoints), *ports)
         self.trainer_id, trainers = settings.trainer_id, settings.num_gradient_servers
+        self.is_sync = strategy.mode == "sync"
         self._mode, self.seed = (MODES[strategy.mode], strategy.count_discard(trainers)), settings.seed
         core = _core.Client(len(shards), settings.job.epoch, self.trainer_id)
         hello = handshake.Hello(
@@ -269,8 +270,12 @@ class Caller(CallRunner, AbstractContextManager["Caller"]):
         """
         with self._alone:
             self._begin_push(lambda: self._add_pushes(grads, out, samples, factor))
-            self._progress()
             self.pushed |= grads.keys()
+            self._progress()
+
+    def _fail(self, why: Exception) -> Exception:
+        self.pushed = set()
+        return super()._fail(why)
 
     def _begin_push(self, add: Callable[[], object]) -> int:
         """Begin a call with pushes, and with the cut that has to come before them."""

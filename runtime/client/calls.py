@@ -175,9 +175,9 @@ class CallRunner:
                 self.dialer.repeat(ask)
             except OSError as e:
                 raise PeerVanished(f"a pserver has not answered to {question['ask']}: {e}") from None
-        for one in found:
+        for i, one in zip(pservers, found, strict=True):
             if "error" in one:
-                raise error(one["error"])
+                raise error(one["error"] if error is not ClientError else f"pserver {i}: {one['error']}")
         return found
 
     def take(self, folder: Path, entry: Entry) -> set[int]:

@@ -32,7 +32,6 @@ class RemoteUpdater(Updater):
     """Trains with pservers through the client. Tables with sparse_update are stored only there."""
 
     reads_ahead = True
-    sends_early = True  # gradients of a step before all are computed
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class RemoteUpdater(Updater):
         self._coming, self._asked = {}, {}
         self._parameters.attach(self._params.sparse, self._pull_rows)
         self._parameters.keeper = self
-        if self.sends_early and (self.watch is None or self.watch.only_warns):
+        if self.client.is_sync and (self.watch is None or self.watch.only_warns):
             self._early = self._params.choose_early()
 
     def _load(self) -> None:

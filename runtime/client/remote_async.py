@@ -22,8 +22,6 @@ class AsyncUpdater(RemoteUpdater):
     Dense values and rows are as old as these pushes; they change only between two batches.
     """
 
-    sends_early = False  # gradients of a step travel while the next one is computed
-
     def __init__(self, *args: Any, pending: int, **options: Any) -> None:
         super().__init__(*args, **options)
         self._pending = pending

@@ -53,8 +53,6 @@ class _Exchange:
 class GeoUpdater(RemoteUpdater):
     """Applies gradients to its own copy, and exchanges it every `k_steps` steps and at the end of a pass."""
 
-    sends_early = False
-
     def __init__(self, *args: Any, k_steps: int, trainers: int, **options: Any) -> None:
         super().__init__(*args, **options)
         self._k_steps, self._trainers = k_steps, trainers

@@ -214,6 +214,7 @@ class Snapshots:
         self._patience_s = None
         with self._giving_up():
             self._go_on()
+        with self._giving_up():
             if self._exports.since or self._client.steps > self._noted:  # of others, if not synchronous
                 self._exports.since, self._exports.due = 0, True
                 self._client.cut(self._exports.flags)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping, Sequence, Set, ValuesView
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -212,7 +212,8 @@ def _convert_item(layer: Value, item: Any, half: int) -> Any:
     try:
         if half >= 0:
             return [(where, number) for where, number in item]
-        whole = [*item] if layer.is_sequence and isinstance(item, Set | ValuesView) else item
+        is_other = isinstance(item, Mapping) or not hasattr(item, "__getitem__")  # numpy reads no such items
+        whole = [*item] if layer.is_sequence and is_other else item
         found = np.asarray(whole, dtype if layer.kind == "float" else None)
     except (TypeError, ValueError):  # lists of several sizes
         return item

@@ -65,12 +65,12 @@ class Learner:
         try:
             between = functools.partial(updater.progress, batch.samples)
             result = batch.plan.compute(batch, values, tables, draw, self.counts, between)
+            if updater.watch is not None:
+                result = updater.watch.check(result, batch, values, f"step {self.steps + 1}{place}")
+            updater.update(result.dense, result.sparse, result.samples)
         except BaseException:
             updater.abandon()
             raise
-        if updater.watch is not None:
-            result = updater.watch.check(result, batch, values, f"step {self.steps + 1}{place}")
-        updater.update(result.dense, result.sparse, result.samples)
         self.steps += 1
         return result
 

@@ -127,12 +127,10 @@ def encode(config: ParamConfig) -> bytes:
     fields: list[tuple[int, Field]] = [
         (_NAME, config.name.encode()),
         (_SIZE, config.rows * config.cols),
-        (_DIMS, config.rows),
-        (_DIMS, config.cols),
-        (_STRATEGY, int(config.kind == "uniform")),
     ]
     numbers = [(field, getattr(config, name)) for field, name in _NUMBERS.items()]
     fields += [(field, float(value)) for field, value in numbers if value is not None]
+    fields += [(_DIMS, config.rows), (_DIMS, config.cols), (_STRATEGY, int(config.kind == "uniform"))]
     fields += [(field, 1) for field, name in _FLAGS.items() if getattr(config, name)]
     return b"".join(_encode_field(number, value) for number, value in fields)
 

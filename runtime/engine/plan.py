@@ -120,7 +120,8 @@ class Plan:
             op.is_loss = value is loss
             items = [self._nodes[places[one]].op.sequence for one in inputs if one.is_sequence]
             op.sequence = value.name if value.op == "data" else "".join(items[:1])
-            self._paired.update(((one, items[0]), value.name) for one in items if one != items[0])
+            if op.keeps_items:
+                self._paired.update(((one, items[0]), value.name) for one in items if one != items[0])
             if op.overwrites and users.count(own[0]) == 1:
                 before = self._nodes[own[0]].op
                 op.in_place = not (before.reads_result or before.is_view or before.value.op == "data")

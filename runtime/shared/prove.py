@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 MAGIC = b"PSHS"
-VERSION = 4
+VERSION = 5
 HEAD = struct.Struct("<4sBBH")  # magic, version, kind, length of the body
 MAX_BODY_BYTES = 4096
 NONCE_BYTES = 32

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from pslaunch.runtime.client.caller import Caller
 from pslaunch.runtime.client.remote import RemoteUpdater
 from pslaunch.runtime.client.remote_async import AsyncUpdater
-from pslaunch.runtime.client.remote_geo import GeoUpdater
 from pslaunch.runtime.client.run import choose_updater
 from pslaunch.runtime.engine import optimizer
 from pslaunch.runtime.engine.arrays import F32
@@ -148,8 +147,8 @@ def take_step(updater: RemoteUpdater, keys: list[int], value: float) -> dict[str
     rows = updater.fetch({"e": own}, {"e": own.copy()})
     dense = make_dense(value)
     updater.progress(1, {"w": dense["w"]})
-    waits = np.isnan(value) or isinstance(updater, AsyncUpdater | GeoUpdater)
-    assert updater.client.pushed == (set() if waits else {"w"})
+    goes = updater.client.is_sync and not np.isnan(value)
+    assert updater.client.pushed == ({"w"} if goes else set())
     sparse = {"e": (own, np.full((len(own), DIM), value, np.float32))}
     result = StepResult(samples=1, values=[], errors=0, dense=dense, sparse=sparse)
     if np.isnan(value):
@@ -196,14 +195,22 @@ def test_every_gradient_is_in_the_final_values_once(strategy: Strategy) -> None:
         assert sum(proxy.cut for proxy in proxies) >= CUTS
 
 
-def test_a_step_that_fails_after_a_part_of_it_was_sent_is_completed_by_zeros() -> None:
+@pytest.mark.parametrize("at", ["_progress", "push_pull"])
+def test_a_step_that_fails_after_a_part_of_it_was_sent_is_completed_by_zeros(
+    at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal's handler raises while gradients are sent, or before the others are added."""
+
     def train(t: int) -> list[float]:
         with update(found, t, Strategy()) as updater:
             updater.start()
             take_step(updater, [1], 1.0)
             if t == 0:
                 updater.fetch({"e": KEYS}, {})
-                updater.progress(1, {"w": make_dense(4.0)["w"]})
+                with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                    patch.setattr(updater.client, at, Mock(side_effect=KeyboardInterrupt))
+                    updater.progress(1, {"w": make_dense(4.0)["w"]})
+                    updater.update(make_dense(4.0), {"e": (KEYS[:0], np.zeros((0, DIM), np.float32))}, 1)
                 updater.abandon()
             else:
                 take_step(updater, [1], 2.0)

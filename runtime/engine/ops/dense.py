@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ class Parameter(Op, op="parameter", takes="", is_view=True):
 
     def backward(self, step: Step, grad: F32, result: F32) -> Grads:
         (config,) = self.params
-        step.add_param_grad(config, np.ascontiguousarray(grad))
+        step.add_param_grad(config, np.array(grad, order="C"))  # which may be that of another parameter too
         return ()
 
 
@@ -165,11 +166,15 @@ class Concat(Op, op="concat", takes="any", gives=None, many=True, options="axis"
 
     def __init__(self, value: Value, needs: Sequence[bool] = ()) -> None:
         super().__init__(value, needs)
-        (axis,) = self.axes
-        ends = [0, *itertools.accumulate(one.shape[axis] for one in value.inputs)]
-        self.parts = [(slice(None),) * axis + (slice(*pair),) for pair in itertools.pairwise(ends)]
         self.filled: set[int] = set()  # inputs that lookups write to their part, before
         self.learning: dict[int, str] = {}  # of these, lookups that take nothing but their gradient
+
+    @functools.cached_property
+    def parts(self) -> list[tuple[slice, ...]]:
+        """The part of each input in the result."""
+        (axis,) = self.axes
+        ends = [0, *itertools.accumulate(one.shape[axis] for one in self.value.inputs)]
+        return [(slice(None),) * axis + (slice(*pair),) for pair in itertools.pairwise(ends)]
 
     def forward(self, step: Step, *inputs: Array) -> Array:
         if self.filled:

@@ -110,5 +110,6 @@ class BatchNormOp(_Norm, op="batch_norm", options="axis epsilon trains"):
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         for config, found in zip(self.params[2:], self._measured, strict=True):
-            step.add_param_grad(config, step.params[config.name] - found)
+            own = step.params[config.name]
+            step.add_param_grad(config, own - found if self._is_own else np.zeros_like(own))
         return super().backward(step, grad, result, x)

@@ -171,7 +171,8 @@ class InMemoryDataset(QueueDataset):
 
     def load_into_memory(self, is_shuffle: bool = False) -> None:
         """Read all files; raises ValueError naming file and line, or the command that failed."""
-        self.preload_into_memory()
+        if self._loading is None:
+            self.preload_into_memory()
         self.wait_preload_done()
         if is_shuffle:
             self.local_shuffle()

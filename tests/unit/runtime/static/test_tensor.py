@@ -13,6 +13,7 @@ import pytest
 import pslaunch.runtime as paddle
 from pslaunch.runtime.engine.arrays import Sequences
 from pslaunch.runtime.engine.learner import Learner
+from pslaunch.runtime.engine.ops import Draw
 from pslaunch.runtime.paddle2 import nn, static
 from pslaunch.runtime.paddle2.nn import functional as F  # as in PaddlePaddle's pages
 from support.static import get_parameters, run_startup
@@ -220,6 +221,38 @@ def test_joined_sequences_of_other_lengths_are_refused(ends: tuple[int, ...]) ->
     feeds = {n: Sequences(np.ones((own[-1], 1), np.int64), np.array(own)) for n, own in lengths.items()}
     with pytest.raises(ValueError, match=rf"{joined.name}: sample \d of b has \d items, of a \d, but"):
         learner.compute(learner.prepare(feeds, [joined]))
+
+
+def test_an_index_over_all_items_of_a_batch_needs_no_equal_lengths() -> None:
+    data = [
+        static.data(name, [None, 1], kind, lod_level=1) for name, kind in (("r", "float32"), ("i", "int64"))
+    ]
+    found = paddle.gather(*data)
+    run_startup()
+    learner = Learner(static.default_main_program().graph, get_parameters())
+    feeds = {
+        "r": Sequences(np.arange(3, dtype=np.float32)[:, None], np.array([0, 2, 3])),
+        "i": Sequences(np.array([[2], [0]]), np.array([0, 1, 2])),
+    }
+    assert learner.compute(learner.prepare(feeds, [found])).values[0].ravel().tolist() == [2, 0]
+
+
+def test_inputs_with_other_numbers_of_axes_are_not_joined(x: static.Variable) -> None:
+    with pytest.raises(ValueError, match=r"concat.*can't be joined at axis 1"):
+        paddle.concat([x, static.data("y", [None])], axis=1)
+
+
+def test_gradients_of_parameters_that_are_added_are_arrays_of_their_own(x: static.Variable) -> None:
+    """They may be on their way at different times."""
+    a, b = (paddle.create_parameter([4, 2], "float32", attr=name) for name in "ab")
+    loss = paddle.sum(paddle.matmul(x, a + b))
+    run_startup()
+    learner = Learner(static.default_main_program().graph, parameters := get_parameters())
+    batch = learner.prepare({"x": ROWS}, [], loss)
+    values = {name: parameters.get_array(name) for name in batch.plan.dense}
+    found = batch.plan.compute(batch, values, {}, Draw(seed=0, trainer=0, step=0), {}).dense
+    np.testing.assert_array_equal(found["a"], found["b"])
+    assert not np.shares_memory(found["a"], found["b"])
 
 
 def test_sizes_may_be_free() -> None:
