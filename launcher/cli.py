@@ -1,7 +1,7 @@
 """The commands: parse, call, print. `main` turns errors into text and exit codes.
 
 For a fast `--help` only typer is imported here; everything else is imported where it is used.
-Values stay text here: spec.py reads them, with the same messages for every source.
+Values of jobs stay text here: spec.py reads them, with the same messages for every source.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class CarriedBackend(Backend, ABC, Generic[R]):
     def _start(self, limits: Limits, secret: bytes, head: str) -> list[tuple[Node, Line]]:
         self._lost_after_s, self._grace_s = limits.lost_after_s, limits.grace_s
         came: list[Arrival] = []
-        refused = list[str]()
+        refused, run = list[str](), None
         self._end_before()
         order = {
             "name": os.urandom(8).hex(), "head": head,
@@ -159,20 +159,22 @@ class CarriedBackend(Backend, ABC, Generic[R]):
                     order.update(addrs=offer.addrs, port=offer.port)
                     program = offer.make_program([self.mode, json.dumps(order)], self._reach.agents)
                     command = at_end.enter_context(self._prepare(self._reach, offer, program))
-                    self._running = self._run(command, secret)
-                    self._runs.append(self._running)
-                    self.ended = Ended(self._running.fd, self.carrier, self._describe_end)
+                    run = self._run(command, secret)
+                    self._runs.append(run)
+                    self._running = run
+                    self.ended = Ended(run.fd, self.carrier, self._describe_end)
                     if self._cancelled.is_set():
-                        self._running.end_now()
-                    self._wait(loop, self._running, came, refused)
-                self._has_started, self._early = True, [*self._early, *self._running.printed.read_new()]
+                        run.end_now()
+                    self._wait(loop, run, came, refused)
+                self._has_started, self._early = True, [*self._early, *run.printed.read_new()]
                 came.sort(key=lambda one: one.trainers[0])
                 return [(self._make_node(i, one), one.line) for i, one in enumerate(came)]
             except BaseException:
                 for one in came:
                     one.line.close()
-                if self._running:
-                    self._runs.pop().close()
+                if run:
+                    run.close()
+                    self._runs.remove(run)
                 self._running = self.ended = None
                 raise
 

@@ -39,7 +39,7 @@ def gather_given(name: str, split: Split, cwd: Path, environ: Mapping[str, str] 
 
         layers += read_settings(cwd / SETTINGS, name)
         files.append(SETTINGS)
-    for face in map(find_face, dict.fromkeys((*OWN, name))):
+    for face in {face.file: face for face in map(find_face, (*OWN, name))}.values():
         if not (option := known.get(face.file)):
             continue
         named, unnamed = merge_layers(layers).get(face.file), str(option.default or "")

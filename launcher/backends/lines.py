@@ -1,4 +1,4 @@
-"""Lines to agents and heads, and other data that backends give: addresses, news of a start, ends."""
+"""Lines to agents and heads, and what else backends give: addresses, news of a start, ends, last words."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def read_answer(
         except EOFError as e:
             said, refusal = find_words(e), f"pslaunch {relay.MODES[mode][0]}: "
             if refusal in said:
-                raise FileError(f"{name}: {said.removeprefix(refusal)}") from None
+                raise FileError(f"{name}: {said.partition(refusal)[2]}") from None
             raise HostError(name, mode, said or str(e)) from None
 
 

@@ -64,7 +64,7 @@ class ReachedHost:
         if message["type"] == "clock":
             began_s, since_s = self._sent
             self.seen.clock_off_s = float(message["time"]) - began_s - (time.monotonic() - since_s) / 2
-        elif message["type"] == "trouble":
+        elif message["type"] == "trouble" and not message["key"]:  # else of a rank, which others explain
             self.seen.lost = self.seen.lost or str(message["text"])
         elif message["type"] == "inspected":
             facts = message["facts"]
@@ -95,8 +95,8 @@ class ReachedHost:
 
 def check_facts(facts: messages.NodeFacts, wanted: Wanted) -> None:
     """Raise an error, one of NONSENSE, for facts that can't be judged and shown."""
-    one = [Seen("", facts=facts)]
-    align(make_hosts_table(one, judge_hosts(one, wanted, [0])))
+    one, no_room = [Seen("", facts=facts)], [2**63]
+    align(make_hosts_table(one, judge_hosts(one, wanted, no_room)))
     paths = [folder["path"] for folder in facts["folders"].values()]
     "".join([*paths, facts["agent_python"]["executable"]])
 

@@ -62,11 +62,14 @@ def parse_hosts(words: Sequence[str], where: str | Sequence[str], *, slots: bool
     a host after `user@` may have a port, from SSH_PORT on. Raises SpecError.
     """
     places = [where] * len(words) if isinstance(where, str) else where
-    pairs = zip(words, places, strict=True)
-    found = merge_hosts(host for word, place in pairs for host in _parse_word(word, place, slots))
-    if sum(host.times for host in found) > MAX_HOSTS:
-        raise SpecError(f"{places[-1]}: {words[-1]!r}: {TOO_MANY}")
-    return found
+    found, total = list[Host](), 0
+    for word, place in zip(words, places, strict=True):
+        for host in _parse_word(word, place, slots):
+            found.append(host)
+            total += host.times
+            if total > MAX_HOSTS:
+                raise SpecError(f"{place}: {word!r}: {TOO_MANY}")
+    return merge_hosts(found)
 
 
 def merge_hosts(hosts: Iterable[Host]) -> list[Host]:

@@ -1,4 +1,4 @@
-"""Options of the commands that start a job: name, kind, help, default; the rows that several backends have.
+"""Options of commands: name, kind, help, default; the rows that several backends and later shells have.
 
 Each backend lists its own rows and takes of these what its jobs have. Commands, files, JobSpec and
 docs/options.md use the whole. `--help` imports it: keep it light.

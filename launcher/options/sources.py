@@ -1,4 +1,4 @@
-"""Sources of a job's options: command line, variables, pslaunch.toml, conf.py; the first one wins."""
+"""Values of options from several sources, merged: the first one wins. backends/gather.py reads them."""
 
 from __future__ import annotations
 

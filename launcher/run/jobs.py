@@ -288,7 +288,9 @@ def _print_files(r: Record, outputs: Sequence[Mapping[str, Any]], view: LogView)
             node = nodes[p["node"]]
             return there.ask(node, ["read", p["log"], node.state_dir, r["job"]])
 
-        with ask_all([Question(p["node"], functools.partial(ask, p)) for p in outputs]) as answers:
+        asked = [p["node"] if _has_started(p) else p["process"] for p in outputs]
+        questions = [Question(at, functools.partial(ask, p)) for at, p in zip(asked, outputs, strict=True)]
+        with ask_all(questions) as answers:
             for p, answer in zip(outputs, answers, strict=True):
                 try:
                     for text in _split_lines(answer):

@@ -291,9 +291,11 @@ class K8sBackend(Backend):
         seen = self._pods.seen.get(node.name)
         pod = seen if seen and get_state(seen, "running") else None
         answered, came_s, label = Answered(), time.monotonic(), f"{OF_JOB}={node.name.rpartition('-')[0]}"
+        known = pod is not None
         for _ in try_again(math.inf):
             try:
                 pod = pod or list_pods(self._cluster, label).get(node.name)  # another one, after a restart
+                known = True
                 if pod and get_state(pod, "running"):
                     for piece in answered.skip(self._answer(pod, words)):
                         yield piece
@@ -305,7 +307,7 @@ class K8sBackend(Backend):
             except (HostError, AbsentError, *AWAY) as e:  # its machine or the API may only be away
                 is_late = time.monotonic() > came_s + SILENT_S
                 is_refused = isinstance(e, RightsError) and not self._reach.lease_s  # which holds no job
-                if is_late or is_refused or self._cancelled.is_set():
+                if is_late or is_refused or not known or self._cancelled.is_set():
                     raise
             pod = None
 

@@ -16,7 +16,7 @@ from ...node.job import Limits, Node
 from ...node.line.beats import keep_beating
 from ...node.line.wire import BEAT
 from ..here import NODE, Here
-from ..lines import KeptOutput, Line
+from ..lines import Dial, KeptOutput, Line
 
 
 class LocalBackend(Here):
@@ -38,6 +38,11 @@ class LocalBackend(Here):
             at_failure.pop_all()
         return lines
 
+    def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
+        for node, line in zip(nodes, self._open(nodes, limits, "dial"), strict=True):
+            if why := dial.send_over(line, node):
+                raise _make_error(node, why)
+
     def _start(self, node: Node, limits: Limits, mode: str) -> Line:
         """Start a keeper in a session of its own. Raises ServiceError."""
         self._grace_s, pipe = limits.grace_s, subprocess.PIPE
@@ -52,7 +57,7 @@ class LocalBackend(Here):
             with keeper.stdin, keeper.stdout:
                 write_fd, read_fd = os.dup(keeper.stdin.fileno()), os.dup(keeper.stdout.fileno())
         except OSError as e:
-            raise ServiceError(f"no agent for node {node.id} ({node.name}): {describe_error(e)}") from e
+            raise _make_error(node, describe_error(e)) from e
         return Line(read_fd, write_fd, said.read_last_words)
 
     def release(self) -> None:
@@ -74,3 +79,7 @@ class LocalBackend(Here):
                 with contextlib.suppress(ProcessLookupError):
                     keeper.send_signal(signal.SIGKILL if found and found.state in "Tt" else signal.SIGTERM)
         self.release()
+
+
+def _make_error(node: Node, why: str) -> ServiceError:
+    return ServiceError(f"no agent for node {node.id} ({node.name}): {why}")

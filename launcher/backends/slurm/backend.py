@@ -118,4 +118,4 @@ def find_silence() -> str:
 
 def ask_slurm(*argv: str) -> subprocess.CompletedProcess[str]:
     """Return what a command of Slurm says. Raises ServiceError without an answer in time."""
-    return ask_command(argv, SINFO_S, lambda why: ServiceError(f"{argv[0]} {why}; scontrol ping tells more"))
+    return ask_command(argv, SINFO_S, lambda why: ServiceError(f"{argv[0]} {why}; scontrol ping must work"))

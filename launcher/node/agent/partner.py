@@ -13,7 +13,7 @@ from ..silence import Silence
 
 
 class Partner:
-    """`lose` gets the seconds of its silence, or 0.0 once it is gone; `take` what it hands over."""
+    """`lose` gets the seconds of its silence, every second, or 0.0 at its end; `take` what it hands over."""
 
     def __init__(
         self,

@@ -57,7 +57,7 @@ def main(
         if mode == "begin":
             mode, line, secret, stand_in, dial = _begin(loop, words, run_dir, line)
         while mode == "dial":
-            where = _read_endpoint(line, lost_after_s)
+            where = _read_endpoint(line, keeper, lost_after_s)
             line, secret = _dial(line, {"secret": secret.hex(), **where}, lost_after_s)
             mode, words = (words[0], words[1:]) if words else ("serve", ())
     if mode == "lead":
@@ -144,10 +144,14 @@ def _take_wheel(folder: str, run_dir: str) -> None:
             os.environ["PYTHONPATH"] = f"{there}:{others}" if others else there
 
 
-def _read_endpoint(line: Line, lost_after_s: float) -> dict[str, Any]:
-    """Read an address to dial, the only message of a line, and facts of this node for the other side."""
+def _read_endpoint(line: Line, keeper: socket.socket, lost_after_s: float) -> dict[str, Any]:
+    """Read an address to dial, the only message of a line, and facts of this node for the other side.
+
+    Raises OSError also if the keeper has ended.
+    """
     decoder, silence = Decoder(line.seals and line.seals[1]), Silence(time.monotonic())
     while True:
+        keeper.send(b".")
         if select.select([line.read_fd], [], [], procs.BEAT_S)[0]:
             silence.hear(time.monotonic())
             piece = os.read(line.read_fd, READ_BYTES)

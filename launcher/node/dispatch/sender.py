@@ -186,7 +186,7 @@ class Sender:
         self._read()
 
     def _read(self) -> None:
-        """Let the thread read the next batch, if there is room for it."""
+        """Let the thread read the next piece, if there is room for it."""
         if self._reading or self._credit < MAX_DATA_BYTES or not self._queue or self._dry:
             return
         self._reading = True

@@ -1,7 +1,7 @@
 """The wire between head and agent, and head and observer: frames over any two descriptors.
 
 A frame is a header of 5 bytes (body length u32, kind u8, little endian) and a body. Control is JSON, and sent
-before bulk. Bulk that a slow reader can't take is left out and counted. Any byte is a sign of life.
+before bulk. Output that a slow reader can't take is left out and counted. Any byte is a sign of life.
 
 Over TCP each frame has a MAC, but for the contents of files, which the manifest's hashes prove: there it
 covers header, number and offset, and precedes the content.

@@ -192,7 +192,7 @@ def _make_error(settings: HopSettings, e: BaseException, deadline: Deadline, pro
     if isinstance(e, TimeoutError) or (isinstance(e, paramiko.SSHException) and deadline.is_over):
         return HostError(name, "connect", f"no answer from {at} within {deadline.limit_s:g} s")
     if isinstance(e, (EOFError, ConnectionError)) or "banner" in str(e):
-        return BusyError(f"{str(e) or 'the connection was closed'} ({at})")
+        return BusyError(f"{getattr(e, 'strerror', None) or str(e) or 'the connection was closed'} ({at})")
     if isinstance(e, (paramiko.SSHException, OSError)):
         return HostError(name, "connect", f"{e} ({at})")
     return e

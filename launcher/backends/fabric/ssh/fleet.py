@@ -92,7 +92,9 @@ class Fleet:
         """Close all channels and connections; a running `open` fails soon. May be called twice."""
         self.cancel()
         with self._lock:
-            self._closed = True
+            self._closed, self.channels = True, []
+        if self._shared:
+            self._shared.end_proxies()  # first: a channel to a proxy that reads no more would close never
         with contextlib.suppress(Exception):  # of paramiko, once all are closed
             self._at_end.close()
 
@@ -106,7 +108,6 @@ class Fleet:
         with self._lock:
             if not self._shared:
                 self._shared = Connector(self._ask, self._reach.connect_timeout_s, self._cancel)
-                self._at_end.callback(self._shared.end_proxies)
 
     def _try(
         self, beaten: Callable[[int], None], argv: Sequence[str], host: Host, route: Future[Route]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ....errors import HostError, SpecError
-from ....options.hosts import Host, parse_hosts, split_list
+from ....options.hosts import Host, split_list
 from ...here import ask_command
 from . import keys
 
@@ -51,7 +51,8 @@ _ONLY_SSH: Final[Mapping[str, Callable[[str], bool]]] = {
     "preferredauthentications": lambda value: not value.startswith("publickey"),
     "pubkeyauthentication": lambda value: not _is_on(value),
     "localcommand": _is_on,
-    "controlpath": os.path.exists,  # of an open shared connection; perhaps the only access
+    # An open shared connection is perhaps the only access.
+    "controlpath": lambda value: Path(value).is_socket(),
 }  # fmt: skip
 ALGORITHMS: Final = ("ciphers", "macs", "kexalgorithms", "hostkeyalgorithms")
 
@@ -124,7 +125,6 @@ def make_settings(
         value = get(key, "+")
         return () if value[:1] in "+-^" else tuple(value.split(","))
 
-    jumps = [jump.removeprefix("ssh://") for jump in split_list(get("proxyjump", ""))]
     return HopSettings(
         name=name,
         hostname=hostname,
@@ -139,7 +139,7 @@ def make_settings(
         strict=_STRICT.get(strict := get("stricthostkeychecking", "ask"), strict),
         hash_known_hosts=_is_on(get("hashknownhosts", "")),
         proxy_command=expand(get("proxycommand", ""), tokens, "", {}),
-        jumps=tuple(parse_hosts(jumps, "ProxyJump")),
+        jumps=tuple(map(_read_jump, split_list(get("proxyjump", "")))),
         connect_timeout_s=get_number("connecttimeout") or None,
         keepalive_s=get_number("serveraliveinterval") or KEEPALIVE_S,
         compression=_is_on(get("compression", "")),
@@ -149,6 +149,14 @@ def make_settings(
         algorithms=tuple(map(get_names, ALGORITHMS)),
         only_ssh=_find_only_ssh(first),
     )
+
+
+def _read_jump(jump: str) -> Host:
+    """Read a ProxyJump `user@host:port`, also with ssh://; ssh takes names that --hosts refuses."""
+    user, at, rest = jump.removeprefix("ssh://").rpartition("@")
+    match = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[]+))(?::([0-9]+))?", rest)
+    name, port = (match[1] or match[2], match[3]) if match else (rest, None)
+    return Host(name, user if at else None, int(port) if port else None)
 
 
 def expand(text: str, tokens: Mapping[str, str], home: str, environ: Mapping[str, str]) -> str:
