@@ -80,6 +80,10 @@ def test_an_invalid_answer_is_a_finding(answers: list[Any], kind: str) -> None:
         ("folders", {}),
         ("folders__workspace__path", None),
         ("folders__workspace__free_bytes", "much"),
+        (
+            "folders__workspace",
+            {"path": "/ws", "there": False, "error": "", "free_bytes": 1 << 42},
+        ),  # no parent
         ("agent_python", None),
         ("memory", []),
         ("programs__version", 3),

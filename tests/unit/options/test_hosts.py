@@ -63,6 +63,7 @@ def test_ranges_are_expanded(word: str, names: list[str]) -> None:
         ("node[a-b]", r"\[a-b\] is not a range"),
         ("node[9-1]", "backwards"),
         ("node[1-99999999]", f"{MAX_HOSTS} hosts at most"),
+        ("node[1-5000]", rf"'node\[1-5000\]': {MAX_HOSTS} hosts at most"),
         ("n\0de", "not a host name"),
         ("a" + "[1-9]" * 20, f"{MAX_HOSTS} hosts at most"),
     ],

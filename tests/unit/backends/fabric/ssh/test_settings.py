@@ -113,6 +113,7 @@ def test_an_alias_of_the_key_has_no_port() -> None:
         ("bob@[fe80::1]:2200", ("fe80::1", "bob", 2200)),
         ("ssh://bob@gate:2200", ("gate", "bob", 2200)),
         ("a@b@gate", ("gate", "a@b", None)),
+        ("aws+prod", ("aws+prod", None, None)),  # a name that --hosts refuses
     ],
 )
 def test_jump_is_split_into_host_user_and_port(jump: str, parts: tuple[str, str | None, int | None]) -> None:
