@@ -114,8 +114,8 @@ def test_a_reader_beside_a_synchronous_training_has_the_values_of_a_step(
     assert max(seen) == 42 == len(said)  # not a multiple of 4: one more at the end
     assert seen == {step: said[str(step)] for step in seen}
     check_last(workspace)
-    newest = read_manifest(workspace / "out" / (workspace / "out" / "newest").read_text())
-    assert len(newest.extra["chain"]) > 1, "there were no deltas"
+    chains = [read_manifest(one).extra["chain"] for one in (workspace / "out").glob("export-*")]
+    assert max(map(len, chains)) > 1, "there were no deltas"  # the newest itself may be a base
 
 
 @pytest.mark.parametrize("place", ["local"], indirect=True)

@@ -136,8 +136,8 @@ def test_a_checkpoint_has_dense_values_and_rows_of_one_step(folder: Path) -> Non
 
 
 def find_torch() -> list[str]:
-    """Return the options by which programs have torch, and pslaunch from their workspace."""
-    return [f"--python={torch_python()}", "--env=PYTHONPATH=lib"]
+    """Return the options by which programs have torch, on all nodes with the same kernels, and pslaunch."""
+    return [f"--python={torch_python()}", "--env=PYTHONPATH=lib", "--env=OPENBLAS_CORETYPE=Haswell"]
 
 
 def run_example(place: Place, workspace: Path, *options: str) -> tuple[float, float]:
