@@ -36,7 +36,7 @@ static int check_width(const py_call *c, size_t floats, ps_err *err) {
 static int run_read(py_call *c, ps_err *err) {
     const table *t = c->own;
     if (check_width(c, t->dim, err) < 0) return PS_EINVAL;
-    ps_sparse_look_up(t->core, c->of[0].buf, py_size(c, 'n'), c->of[1].buf);
+    ps_sparse_read(t->core, c->of[0].buf, py_size(c, 'n'), c->of[1].buf);
     return PS_OK;
 }
 

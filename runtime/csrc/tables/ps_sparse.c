@@ -7,8 +7,10 @@
 #include "tables/ps_index.h"
 #include "tables/ps_pool.h"
 
-#define BATCH 32 /* keys whose cache lines are fetched at once */
-#define LINE 64  /* bytes of a cache line */
+#define BATCH 32             /* keys whose cache lines are fetched at once */
+#define LINE 64              /* bytes of a cache line */
+#define LOOKS 16             /* look-ups whose rows are remembered: pushes of the same keys follow */
+#define LOOK_MOST (1u << 16) /* keys of one that is */
 
 /* Keys that were dealt over shards by ps_mix64() must still scatter here. */
 #define SALT UINT64_C(0x5851f42d4c957f2d)
@@ -25,6 +27,13 @@ typedef struct head {
 /* In sum_row, and in `sum` until then: made in this step, after which a late row gets its values. */
 #define FRESH (UINT32_C(1) << 31)
 
+/* The rows that a look-up found, 0: none. */
+typedef struct look {
+    uint32_t *rows; /* [cap] */
+    size_t n, cap;
+    uint64_t first; /* of its keys */
+} look;
+
 struct ps_sparse {
     uint32_t dim;
     uint32_t stride; /* floats of a row: dim values, the state slot by slot, and the base if it is `based` */
@@ -35,13 +44,11 @@ struct ps_sparse {
     uint64_t step; /* the open one, from 1: of entry rules */
 
     ps_index index;
-    uint64_t *hashes; /* [hashes_cap], of the keys of a push */
-    size_t hashes_cap;
     ps_pool rows;
     ps_pool waiting; /* keys without a row that are counted */
 
-    uint32_t *found; /* [found_cap]: what the last look-up found */
-    size_t found_n, found_cap;
+    look looks[LOOKS];
+    size_t looked; /* the number of the next one */
 
     float *sum;        /* [sum_cap, dim]: the step's gradients so far */
     uint32_t *sum_row; /* [sum_row_cap]: number of each entry's row */
@@ -86,7 +93,8 @@ static bool has_key(const head *h, uint64_t key) {
 }
 
 /* Return the place of `key`, or the free one for it. */
-static ps_place *probe(const ps_sparse *t, uint64_t key, uint64_t hash) {
+static ps_place *probe(const ps_sparse *t, uint64_t key) {
+    uint64_t hash = hash_key(key);
     ps_place *e = ps_index_find(&t->index, hash, NULL);
     while (e->row != 0 && !has_key(head_at(t, e->row), key)) e = ps_index_find(&t->index, hash, e);
     return e;
@@ -126,8 +134,7 @@ void ps_sparse_free(ps_sparse *t) {
     ps_pool_close(&t->rows);
     ps_pool_close(&t->waiting);
     ps_index_close(&t->index);
-    free(t->hashes);
-    free(t->found);
+    for (look *l = t->looks; l < t->looks + LOOKS; l++) free(l->rows);
     free(t->sum);
     free(t->sum_row);
     free(t);
@@ -160,8 +167,8 @@ static size_t batch(size_t left) {
     return left < BATCH ? left : BATCH;
 }
 
-static void prefetch_homes(const ps_sparse *t, const uint64_t *hashes, size_t n) {
-    for (size_t i = 0; i < n; i++) ps_prefetch(ps_index_home(&t->index, hashes[i]));
+static void prefetch_homes(const ps_sparse *t, const uint64_t *keys, size_t n) {
+    for (size_t i = 0; i < n; i++) ps_prefetch(ps_index_home(&t->index, hash_key(keys[i])));
 }
 
 static bool is_new(uint32_t row) {
@@ -169,7 +176,8 @@ static bool is_new(uint32_t row) {
 }
 
 /* Give a key its place in the index: a row, or a place among those that wait. */
-static head *put_key(ps_sparse *t, ps_place *e, uint64_t key, uint64_t hash, uint32_t row) {
+static head *put_key(ps_sparse *t, ps_place *e, uint64_t key, uint32_t row) {
+    uint64_t hash = hash_key(key);
     if (e->row == 0) t->index.parts[ps_index_number(hash)].used++;
     *e = (ps_place){.tag = (uint32_t)hash, .row = row};
     head *h = head_at(t, row);
@@ -178,9 +186,9 @@ static head *put_key(ps_sparse *t, ps_place *e, uint64_t key, uint64_t hash, uin
 }
 
 /* Make a row, whose first `given` floats the caller sets: of none it has the initial values. */
-static head *make_row(ps_sparse *t, ps_place *e, uint64_t key, uint64_t hash, size_t given) {
+static head *make_row(ps_sparse *t, ps_place *e, uint64_t key, size_t given) {
     uint32_t waited = e->row;
-    head *h = put_key(t, e, key, hash, ps_pool_take(&t->rows));
+    head *h = put_key(t, e, key, ps_pool_take(&t->rows));
     float *row = row_at(t, e->row);
     if (waited != 0) {
         *counts_of(h) = *counts_of(head_at(t, waited));
@@ -199,10 +207,10 @@ static uint32_t sum_of_new(const ps_sparse *t) {
 }
 
 /* Return the row of `key`, made with this `sum` and `given` floats if necessary; there is room. */
-static uint32_t touch(ps_sparse *t, uint64_t key, uint64_t hash, uint32_t sum, size_t given) {
-    ps_place *e = probe(t, key, hash);
+static uint32_t touch(ps_sparse *t, uint64_t key, uint32_t sum, size_t given) {
+    ps_place *e = probe(t, key);
     if (!is_new(e->row)) return e->row;
-    head *h = make_row(t, e, key, hash, given);
+    head *h = make_row(t, e, key, given);
     h->sum = sum;
     if (t->entry.rule != PS_ENTRY_ANY) *counts_of(h) = ps_entry_start(&t->entry);
     return e->row;
@@ -210,16 +218,16 @@ static uint32_t touch(ps_sparse *t, uint64_t key, uint64_t hash, uint32_t sum, s
 
 /* Count a push of the key; `said`: its shows and clicks, or one show. Returns its row, made if the table's
  * rule admits it, or 0; there is room. */
-static uint32_t enter(ps_sparse *t, uint64_t key, uint64_t hash, const float *said) {
-    ps_place *e = probe(t, key, hash);
+static uint32_t enter(ps_sparse *t, uint64_t key, const float *said) {
+    ps_place *e = probe(t, key);
     ps_counts now = e->row == 0 ? (ps_counts){0} : *counts_of(head_at(t, e->row));
     now.shows += ps_entry_extra(&t->entry) > 0 ? said[0] : 1;
     now.clicks += ps_entry_extra(&t->entry) > 0 ? said[1] : 0;
     now.unseen = 0;
     bool admitted = !is_new(e->row) || ps_entry_admits(&t->entry, &t->init, key, t->step, &now);
-    if (admitted && is_new(e->row)) make_row(t, e, key, hash, 0)->sum = sum_of_new(t);
+    if (admitted && is_new(e->row)) make_row(t, e, key, 0)->sum = sum_of_new(t);
     else if (e->row == 0 && ps_entry_waits(&t->entry))
-        put_key(t, e, key, hash, WAITING | ps_pool_take(&t->waiting));
+        put_key(t, e, key, WAITING | ps_pool_take(&t->waiting));
     if (e->row != 0) {
         change(t, e->row);
         *counts_of(head_at(t, e->row)) = now;
@@ -232,70 +240,76 @@ static void prefetch_floats(const float *p, size_t n) {
     ps_prefetch(p + n - 1); /* a row may begin in the middle of a line */
 }
 
-static void prefetch_rows(const ps_sparse *t, const uint32_t *rows, size_t n, size_t floats) {
-    for (size_t i = 0; i < n; i++)
-        if (!is_new(rows[i])) prefetch_floats(row_at(t, rows[i]), floats);
-}
-
-/* Guess the rows of at most BATCH keys: nearly always the first with the tag is that of the key, which is not
- * looked at. First all index lines are fetched, then all heads, and so many floats of each row. */
-static void guess_rows(const ps_sparse *t, const uint64_t *hashes, size_t n, size_t floats, uint32_t *rows) {
-    prefetch_homes(t, hashes, n);
+/* Guess the rows of at most BATCH keys where it has not been done: nearly always the first with the tag is
+ * that of the key, which is not looked at. First all index lines are fetched, then all heads, and so many
+ * floats of each row. */
+static void guess_rows(const ps_sparse *t, const uint64_t *keys, size_t n, size_t floats, uint32_t *rows) {
+    uint64_t hashes[BATCH];
     for (size_t i = 0; i < n; i++) {
-        rows[i] = ps_index_find(&t->index, hashes[i], NULL)->row;
+        if (rows[i] != 0) continue;
+        hashes[i] = hash_key(keys[i]);
+        ps_prefetch(ps_index_home(&t->index, hashes[i]));
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (rows[i] == 0) rows[i] = ps_index_find(&t->index, hashes[i], NULL)->row;
         if (rows[i] != 0) ps_prefetch(head_at(t, rows[i]));
     }
-    if (floats > 0) prefetch_rows(t, rows, n, floats);
+    for (size_t i = 0; i < n && floats > 0; i++)
+        if (!is_new(rows[i])) prefetch_floats(row_at(t, rows[i]), floats);
 }
 
 /* Find the rows of at most BATCH keys. */
 static void find_rows(const ps_sparse *t, const uint64_t *keys, size_t n, size_t floats, uint32_t *rows) {
-    uint64_t hashes[BATCH] = {0};
-    for (size_t i = 0; i < n; i++) hashes[i] = hash_key(keys[i]);
-    guess_rows(t, hashes, n, floats, rows);
+    guess_rows(t, keys, n, floats, rows);
     for (size_t i = 0; i < n; i++)
-        if (rows[i] != 0 && !has_key(head_at(t, rows[i]), keys[i]))
-            rows[i] = probe(t, keys[i], hashes[i])->row;
+        if (rows[i] != 0 && !has_key(head_at(t, rows[i]), keys[i])) rows[i] = probe(t, keys[i])->row;
 }
 
-/* Count the keys of keys[0..n), which are hashed, by part, or only those without a row; repeated ones count
- * each time. Returns the number of all. */
-static size_t count_keys(const ps_sparse *t, const uint64_t *keys, size_t n, bool missing, uint32_t *more) {
-    size_t all = 0;
-    uint32_t rows[BATCH];
-    memset(more, 0, PS_INDEX_PARTS * sizeof *more);
-    for (size_t i = 0; i < n; i++) {
-        if (missing && i % BATCH == 0) find_rows(t, keys + i, batch(n - i), 0, rows);
-        uint32_t counts = !missing || is_new(rows[i % BATCH]);
-        more[ps_index_number(t->hashes[i])] += counts;
-        all += counts;
+/* Return the rows that a look-up of these keys has found, most probably: [n]; NULL: none is remembered. */
+static uint32_t *recall(const ps_sparse *t, const uint64_t *keys, size_t n) {
+    for (size_t i = 1; i <= LOOKS && n > 0; i++) {
+        const look *l = &t->looks[(t->looked - i) % LOOKS];
+        if (l->n == n && l->first == keys[0]) return l->rows;
     }
-    return all;
+    return NULL;
 }
 
-/* Hash n keys and make room for their rows: all that can fail fails here, before any change. Looks for new
- * keys only if rows for all would need more memory; the index has room for all. */
+/* Return what recall() does, or else room for it, all 0. NULL: these will not be remembered, as where a rule
+ * may refuse keys, which are sought in every push. */
+static uint32_t *recall_or_remember(ps_sparse *t, const uint64_t *keys, size_t n) {
+    uint32_t *known = recall(t, keys, n);
+    look *l = &t->looks[t->looked % LOOKS];
+    if (known != NULL || n - 1 >= LOOK_MOST || t->entry.rule != PS_ENTRY_ANY) return known;
+    if (!ps_room(&l->rows, n, &l->cap, sizeof *l->rows)) return NULL;
+    l->n = n;
+    l->first = keys[0];
+    t->looked++;
+    return memset(l->rows, 0, n * sizeof *l->rows);
+}
+
+/* Return the rows from key `i` on where so many are remembered, else room for BATCH. */
+static uint32_t *pick(uint32_t *known, size_t i, uint32_t *some) {
+    return known != NULL ? known + i : memset(some, 0, BATCH * sizeof *some);
+}
+
+/* Make room for rows of n keys, of which most may be there: untouched memory costs nothing. All that can fail
+ * fails here, before any change. */
 static int reserve_rows(ps_sparse *t, const uint64_t *keys, size_t n, ps_err *err) {
-    uint32_t more[PS_INDEX_PARTS];
+    uint32_t more[PS_INDEX_PARTS] = {0};
     if (n > PS_SPARSE_MAX_ROWS)
         return ps_fail(err, PS_ELIMIT, 0, "sparse table: %zu keys at once, limit %u", n, PS_SPARSE_MAX_ROWS);
-    if (!ps_room(&t->hashes, n, &t->hashes_cap, sizeof *t->hashes))
-        return ps_fail(err, PS_ENOMEM, 0, "sparse table: %zu keys at once", n);
-    for (size_t i = 0; i < n; i++) t->hashes[i] = hash_key(keys[i]);
-    bool full = t->rows.live + n > t->rows.slabs_n << t->rows.shift;
-    size_t fresh = count_keys(t, keys, n, full, more);
+    for (size_t i = 0; i < n; i++) more[ps_index_number(hash_key(keys[i]))]++;
     ps_index_grow_ahead(&t->index, n);
     int rc = ps_index_reserve(&t->index, more, err);
-    if (rc == PS_OK) rc = ps_pool_reserve(&t->rows, fresh, err);
-    if (rc == PS_OK && ps_entry_waits(&t->entry)) rc = ps_pool_reserve(&t->waiting, fresh, err);
+    if (rc == PS_OK) rc = ps_pool_reserve(&t->rows, n, err);
+    if (rc == PS_OK && ps_entry_waits(&t->entry)) rc = ps_pool_reserve(&t->waiting, n, err);
     return rc;
 }
 
-/* Read rows, with their numbers to `found`, [n], if that is not NULL. */
-static void read_rows(const ps_sparse *t, const uint64_t *keys, size_t n, uint32_t *found, float *out) {
-    uint32_t some[BATCH];
+void ps_sparse_read(ps_sparse *t, const uint64_t *keys, size_t n, float *out) {
+    uint32_t some[BATCH], *known = recall_or_remember(t, keys, n);
     for (size_t i = 0, k; i < n; i += k) {
-        uint32_t *rows = found == NULL ? some : found + i;
+        uint32_t *rows = pick(known, i, some);
         find_rows(t, keys + i, k = batch(n - i), t->dim, rows);
         for (size_t j = 0; j < k; j++, out += t->dim) {
             if (is_new(rows[j])) ps_init_row(&t->init, keys[i + j], out, t->dim);
@@ -304,33 +318,16 @@ static void read_rows(const ps_sparse *t, const uint64_t *keys, size_t n, uint32
     }
 }
 
-void ps_sparse_read(const ps_sparse *t, const uint64_t *keys, size_t n, float *out) {
-    read_rows(t, keys, n, NULL, out);
-}
-
-void ps_sparse_look_up(ps_sparse *t, const uint64_t *keys, size_t n, float *out) {
-    bool room = ps_room(&t->found, n, &t->found_cap, sizeof *t->found);
-    t->found_n = room ? n : 0;
-    read_rows(t, keys, n, room ? t->found : NULL, out);
-}
-
-/* Return true if the rows that ps_sparse_look_up() found are those of all these keys. */
-static bool recall(const ps_sparse *t, const uint64_t *keys, size_t n) {
-    if (n != t->found_n || t->entry.rule != PS_ENTRY_ANY) return false;
-    for (size_t i = 0; i < n; i++) {
-        if (i + BATCH < n && !is_new(t->found[i + BATCH])) ps_prefetch(head_at(t, t->found[i + BATCH]));
-        if (is_new(t->found[i]) || !has_key(head_at(t, t->found[i]), keys[i])) return false;
-    }
-    return true;
-}
-
-size_t ps_sparse_missing(const ps_sparse *t, const uint64_t *keys, size_t n, uint64_t *sorted) {
-    uint32_t rows[BATCH];
-    size_t missing = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (i % BATCH == 0) find_rows(t, keys + i, batch(n - i), 0, rows);
-        sorted[missing] = sorted[n - 1 - i + missing] = keys[i]; /* one is overwritten: no branch to guess */
-        missing += is_new(rows[i % BATCH]);
+size_t ps_sparse_missing(ps_sparse *t, const uint64_t *keys, size_t n, uint64_t *sorted) {
+    uint32_t some[BATCH], *known = recall_or_remember(t, keys, n);
+    size_t missing = 0, at = 0;
+    for (size_t i = 0, k; i < n; i += k) {
+        uint32_t *rows = pick(known, i, some);
+        find_rows(t, keys + i, k = batch(n - i), 0, rows);
+        for (size_t j = 0; j < k; j++, at++) {
+            sorted[missing] = sorted[n - 1 - at + missing] = keys[at]; /* one is overwritten: no branch */
+            missing += is_new(rows[j]);
+        }
     }
     return missing;
 }
@@ -356,26 +353,27 @@ static void add_one(ps_sparse *t, uint32_t row, head *h, const float *grad) {
 }
 
 /* Find the rows of at most BATCH pushed keys, for which there is room; 0: the table's rule admits none. */
-static void enter_batch(ps_sparse *t, const uint64_t *keys, const uint64_t *hashes, const float *grads,
-                        size_t n, size_t floats, uint32_t *rows) {
+static void enter_batch(ps_sparse *t, const uint64_t *keys, const float *grads, size_t n, size_t floats,
+                        uint32_t *rows) {
     size_t width = t->dim + ps_entry_extra(&t->entry);
-    guess_rows(t, hashes, n, floats, rows);
+    guess_rows(t, keys, n, floats, rows);
     for (size_t i = 0; i < n; i++) {
-        if (t->entry.rule != PS_ENTRY_ANY) rows[i] = enter(t, keys[i], hashes[i], grads + i * width);
+        if (t->entry.rule != PS_ENTRY_ANY) rows[i] = enter(t, keys[i], grads + i * width);
         else if (rows[i] == 0 || !has_key(head_at(t, rows[i]), keys[i]))
-            rows[i] = touch(t, keys[i], hashes[i], sum_of_new(t), 0);
+            rows[i] = touch(t, keys[i], sum_of_new(t), 0);
     }
 }
 
 int ps_sparse_add(ps_sparse *t, const uint64_t *keys, const float *grads, size_t n, ps_err *err) {
     size_t width = t->dim + ps_entry_extra(&t->entry);
+    uint32_t some[BATCH], *known = recall(t, keys, n);
     int rc = reserve_rows(t, keys, n, err);
     if (rc == PS_OK) rc = reserve_sum(t, t->sum_n + n, err); /* no overflow: both are below 2^32 */
-    uint32_t rows[BATCH];
-    for (size_t i = 0; rc == PS_OK && i < n; i++) {
-        uint32_t *row = &rows[i % BATCH];
-        if (row == rows) enter_batch(t, keys + i, t->hashes + i, grads + i * width, batch(n - i), 0, rows);
-        if (*row != 0) add_one(t, *row, head_at(t, *row), grads + i * width + width - t->dim);
+    for (size_t i = 0, k; rc == PS_OK && i < n; i += k) {
+        uint32_t *rows = pick(known, i, some);
+        enter_batch(t, keys + i, grads, k = batch(n - i), 0, rows);
+        for (size_t j = 0; j < k; j++, grads += width)
+            if (rows[j] != 0) add_one(t, rows[j], head_at(t, rows[j]), grads + width - t->dim);
     }
     return rc;
 }
@@ -408,17 +406,15 @@ void ps_sparse_commit(ps_sparse *t, uint64_t step) {
 int ps_sparse_learn(ps_sparse *t, uint64_t step, const uint64_t *keys, const float *grads, size_t n,
                     ps_err *err) {
     size_t width = t->dim + ps_entry_extra(&t->entry);
+    uint32_t some[BATCH], *known = recall(t, keys, n);
     ps_rate rate = ps_optim_rate(&t->optim, step);
-    uint32_t rows[BATCH];
-    bool known = recall(t, keys, n);
-    int rc = known ? PS_OK : reserve_rows(t, keys, n, err);
-    for (size_t i = 0; rc == PS_OK && i < n; i++) {
-        const uint32_t *row = known ? &t->found[i] : &rows[i % BATCH];
-        if (known && i + BATCH / 4 < n) prefetch_floats(row_at(t, row[BATCH / 4]), t->stride);
-        if (!known && i % BATCH == 0)
-            enter_batch(t, keys + i, t->hashes + i, grads + i * width, batch(n - i), t->stride, rows);
-        if (*row != 0)
-            apply(t, rate, *row | (head_at(t, *row)->sum & FRESH), grads + i * width + width - t->dim);
+    int rc = reserve_rows(t, keys, n, err);
+    for (size_t i = 0, k; rc == PS_OK && i < n; i += k) {
+        uint32_t *rows = pick(known, i, some);
+        enter_batch(t, keys + i, grads, k = batch(n - i), t->stride, rows);
+        for (size_t j = 0; j < k; j++, grads += width)
+            if (rows[j] != 0)
+                apply(t, rate, rows[j] | (head_at(t, rows[j])->sum & FRESH), grads + width - t->dim);
     }
     return rc;
 }
@@ -427,10 +423,10 @@ int ps_sparse_load(ps_sparse *t, const uint64_t *keys, const float *rows, size_t
                    const ps_counts *counts, size_t n, ps_err *err) {
     int rc = reserve_rows(t, keys, n, err);
     for (size_t i = 0; rc == PS_OK && i < n; i++) {
-        if (i % BATCH == 0) prefetch_homes(t, t->hashes + i, batch(n - i));
-        ps_place *e = rows == NULL ? probe(t, keys[i], t->hashes[i]) : NULL;
-        uint32_t row = e == NULL ? touch(t, keys[i], t->hashes[i], 0, width) : e->row;
-        if (row == 0) put_key(t, e, keys[i], t->hashes[i], row = WAITING | ps_pool_take(&t->waiting));
+        if (i % BATCH == 0) prefetch_homes(t, keys + i, batch(n - i));
+        ps_place *e = rows == NULL ? probe(t, keys[i]) : NULL;
+        uint32_t row = e == NULL ? touch(t, keys[i], 0, width) : e->row;
+        if (row == 0) put_key(t, e, keys[i], row = WAITING | ps_pool_take(&t->waiting));
         change(t, row);
         if (rows != NULL) memcpy(row_at(t, row), rows + i * width, width * sizeof *rows);
         if (t->based && width == t->dim) memcpy(base_at(t, row), rows + i * width, width * sizeof *rows);
@@ -446,15 +442,14 @@ static size_t shrink_pool(ps_sparse *t, ps_pool *p, const ps_shrink *how) {
         head *h = (head *)(void *)ps_pool_head(p, number);
         ps_pool_change(p, number);
         if (!ps_shrink_key(how, &t->entry, counts_of(h))) continue;
-        uint64_t key = key_of(h), hash = hash_key(key);
-        ps_index_remove(&t->index.parts[ps_index_number(hash)], probe(t, key, hash));
+        uint64_t key = key_of(h);
+        ps_index_remove(&t->index.parts[ps_index_number(hash_key(key))], probe(t, key));
         ps_pool_give_back(p, number);
     }
     return before - p->live;
 }
 
 size_t ps_sparse_shrink(ps_sparse *t, const ps_shrink *how) {
-    t->found_n = 0;
     shrink_pool(t, &t->waiting, how);
     return shrink_pool(t, &t->rows, how);
 }
@@ -488,7 +483,7 @@ bool ps_sparse_kept(const ps_sparse *t, bool waiting, bool last, uint32_t *numbe
 }
 
 void ps_sparse_clear(ps_sparse *t) {
-    t->found_n = 0;
+    for (look *l = t->looks; l < t->looks + LOOKS; l++) l->n = 0;
     ps_index_clear(&t->index);
     ps_pool_clear(&t->rows);
     ps_pool_clear(&t->waiting);

@@ -36,15 +36,13 @@ ps_init ps_sparse_init(const ps_sparse *t);
 void ps_sparse_free(ps_sparse *t);
 
 /* Set out: [n, dim] to the rows of `keys`, in their order; missing rows give their initial values and
- * are not made. During a step, gives the values before it. Can't fail. */
-void ps_sparse_read(const ps_sparse *t, const uint64_t *keys, size_t n, float *out);
-
-/* ps_sparse_read(), which makes the next ps_sparse_learn() of the same keys faster. */
-void ps_sparse_look_up(ps_sparse *t, const uint64_t *keys, size_t n, float *out);
+ * are not made. During a step, gives the values before it. Where the rows are is remembered, so that soon a
+ * push of the same keys is faster. Can't fail. */
+void ps_sparse_read(ps_sparse *t, const uint64_t *keys, size_t n, float *out);
 
 /* Set sorted: [n], another array, to the keys without a row, in order, then the others. Returns the number of
  * the former. Can't fail. */
-size_t ps_sparse_missing(const ps_sparse *t, const uint64_t *keys, size_t n, uint64_t *sorted);
+size_t ps_sparse_missing(ps_sparse *t, const uint64_t *keys, size_t n, uint64_t *sorted);
 
 /* Set keys: [n] and out: [n, dim] to the first n rows: (base - values) / share. Can't fail. */
 void ps_sparse_changes(const ps_sparse *t, float share, size_t n, uint64_t *keys, float *out);
