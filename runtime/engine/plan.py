@@ -134,6 +134,7 @@ class Plan:
                     self._settle(place, op, k, users)
         for found in self._lookups.values():
             found.sort(key=lambda one: one[0].number)
+        _core.keep_memory()
         values = [node.op.value for node in self._nodes]
         self.tables = find_tables(values)
         self.params = {config.name: config for value in values for config in value.params}

@@ -1,6 +1,8 @@
 /* The kernels of layers as functions of pslaunch.runtime._core; see _core.pyi. */
 #include "bindings/py_parts.h"
 
+#include <malloc.h>
+
 #include "kernels/ps_act.h"
 #include "kernels/ps_matmul.h"
 #include "bindings/py_args.h"
@@ -81,6 +83,15 @@ static PyObject *get_build(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unused
     return PyUnicode_FromString(ps_build_name());
 }
 
+/* Without it the C library returns memory after a step and gets it back, page by page, in the next one. */
+static PyObject *keep_memory(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unused)) {
+#ifdef __GLIBC__
+    (void)mallopt(M_TRIM_THRESHOLD, 64 << 20);
+    (void)mallopt(M_MMAP_THRESHOLD, 32 << 20); /* the most that it takes */
+#endif
+    return Py_NewRef(Py_None);
+}
+
 PyMethodDef ps_compute_methods[] = {
     {"matmul", matmul, METH_VARARGS, "Write start + a b to out."},
     {"activate", activate, METH_VARARGS, "Apply an activation to x in place."},
@@ -92,5 +103,6 @@ PyMethodDef ps_compute_methods[] = {
     {"take_logs", take_logs, METH_VARARGS, "Replace x by its logarithms."},
     {"choose_build", choose_build, METH_O, "Use the best build up to `isa`; 0: the best."},
     {"get_build", get_build, METH_NOARGS, "Return the name of the build in use."},
+    {"keep_memory", keep_memory, METH_NOARGS, "Let up to 64 MiB that is freed stay with this process."},
     {NULL, NULL, 0, NULL},
 };

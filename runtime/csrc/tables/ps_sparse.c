@@ -9,7 +9,7 @@
 
 #define BATCH 32             /* keys whose cache lines are fetched at once */
 #define LINE 64              /* bytes of a cache line */
-#define LOOKS 16             /* look-ups whose rows are remembered: pushes of the same keys follow */
+#define LOOKS 8              /* look-ups whose rows are remembered: pushes of the same keys follow */
 #define LOOK_MOST (1u << 16) /* keys of one that is */
 
 /* Keys that were dealt over shards by ps_mix64() must still scatter here. */
@@ -318,16 +318,13 @@ void ps_sparse_read(ps_sparse *t, const uint64_t *keys, size_t n, float *out) {
     }
 }
 
-size_t ps_sparse_missing(ps_sparse *t, const uint64_t *keys, size_t n, uint64_t *sorted) {
-    uint32_t some[BATCH], *known = recall_or_remember(t, keys, n);
-    size_t missing = 0, at = 0;
-    for (size_t i = 0, k; i < n; i += k) {
-        uint32_t *rows = pick(known, i, some);
-        find_rows(t, keys + i, k = batch(n - i), 0, rows);
-        for (size_t j = 0; j < k; j++, at++) {
-            sorted[missing] = sorted[n - 1 - at + missing] = keys[at]; /* one is overwritten: no branch */
-            missing += is_new(rows[j]);
-        }
+size_t ps_sparse_missing(const ps_sparse *t, const uint64_t *keys, size_t n, uint64_t *sorted) {
+    uint32_t rows[BATCH];
+    size_t missing = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (i % BATCH == 0) find_rows(t, keys + i, batch(n - i), 0, pick(NULL, i, rows));
+        sorted[missing] = sorted[n - 1 - i + missing] = keys[i]; /* one is overwritten: no branch to guess */
+        missing += is_new(rows[i % BATCH]);
     }
     return missing;
 }

@@ -42,7 +42,7 @@ void ps_sparse_read(ps_sparse *t, const uint64_t *keys, size_t n, float *out);
 
 /* Set sorted: [n], another array, to the keys without a row, in order, then the others. Returns the number of
  * the former. Can't fail. */
-size_t ps_sparse_missing(ps_sparse *t, const uint64_t *keys, size_t n, uint64_t *sorted);
+size_t ps_sparse_missing(const ps_sparse *t, const uint64_t *keys, size_t n, uint64_t *sorted);
 
 /* Set keys: [n] and out: [n, dim] to the first n rows: (base - values) / share. Can't fail. */
 void ps_sparse_changes(const ps_sparse *t, float share, size_t n, uint64_t *keys, float *out);
