@@ -140,7 +140,7 @@ def read_slots(  # returns the number of lines before the first that does not fi
     /,
 ) -> tuple[int, list[bytearray]]: ...
 
-# -- shards and frames: py_shard.c, documented in csrc/shard/ps_shard.h and ps_frame.h
+# -- shards and frames: py_shard.c, documented in csrc/shard/ps_mail.h and ps_frame.h
 
 # Where an object's values in files are: steps, samples and passes before them, slots of state to take, floats
 # of a row there, whether counts are there, seed, kind, mean and std of all other rows, shard of so many, and

@@ -1,7 +1,7 @@
 """The pserver program: listens, greets trainers, and passes them to its shards, one thread per port.
 
 `python -m pslaunch.runtime.pserver --port=7164 --num_gradient_servers=2`. This thread decides and
-reports; the compiled core (csrc/shard/ps_shard.h) does the training. Needs no numpy.
+reports; the compiled core (csrc/shard/ps_shard.c) does the training. Needs no numpy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A shard of a pserver: the thread that runs the compiled core (csrc/shard/ps_shard.h), and its pipes.
+"""A shard of a pserver: the thread that runs the compiled core (csrc/shard/ps_shard.c), and its pipes.
 
 A second thread writes what the shard sends of its cuts to files.
 """

@@ -6,7 +6,7 @@
 
 #include "harness.h"
 #include "client/ps_client.h"
-#include "shard/ps_shard.h"
+#include "shard/ps_mail.h"
 
 enum { SIZE = 200000, DIM = 3, KEYS = 50, MOST = 3 };
 

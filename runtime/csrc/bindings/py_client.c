@@ -1,12 +1,11 @@
 /* The type Client of pslaunch.runtime._core. */
-#include "bindings/py_parts.h"
+#include "bindings/py_args.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/ps_room.h"
 #include "client/ps_client.h"
-#include "bindings/py_args.h"
 
 /* An array of the caller's, borrowed until its call is complete. */
 typedef struct borrowed {

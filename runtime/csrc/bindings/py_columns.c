@@ -1,9 +1,8 @@
 /* Samples of a reader as arrays, as functions of pslaunch.runtime._core; see _core.pyi. */
-#include "bindings/py_parts.h"
+#include "bindings/py_args.h"
 
 #include <string.h>
 
-#include "bindings/py_args.h"
 #include "kernels/ps_lookup.h"
 #include "tables/ps_init.h"
 

@@ -1,11 +1,10 @@
 /* The kernels of layers as functions of pslaunch.runtime._core; see _core.pyi. */
-#include "bindings/py_parts.h"
+#include "bindings/py_args.h"
 
 #include <malloc.h>
 
 #include "kernels/ps_act.h"
 #include "kernels/ps_matmul.h"
-#include "bindings/py_args.h"
 
 static int run_op(py_call *c, ps_act_op *o, ps_err *err) {
     int rc = ps_act_run(o, c->threads, err);

@@ -1,5 +1,5 @@
 /* The extension module pslaunch.runtime._core, assembled from its parts. */
-#include "bindings/py_parts.h"
+#include "bindings/py_args.h"
 
 static int core_exec(PyObject *module) {
     PyMethodDef *const parts[] = {ps_kernels_methods, ps_compute_methods, ps_lookup_methods,

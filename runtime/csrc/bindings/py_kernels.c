@@ -1,10 +1,9 @@
 /* The kernels as functions of pslaunch.runtime._core; see _core.pyi. */
-#include "bindings/py_parts.h"
+#include "bindings/py_args.h"
 
 #include "tables/ps_init.h"
 #include "kernels/ps_optim.h"
 #include "tables/ps_schedule.h"
-#include "bindings/py_args.h"
 
 static int run_optim(py_call *c, ps_err *err) {
     float *value = c->of[0].buf, *slots = c->of[1].buf;

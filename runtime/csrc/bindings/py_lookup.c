@@ -1,8 +1,7 @@
 /* Lookups in embedding tables as functions of pslaunch.runtime._core; see _core.pyi. */
-#include "bindings/py_parts.h"
+#include "bindings/py_args.h"
 
 #include "kernels/ps_lookup.h"
-#include "bindings/py_args.h"
 
 /* Read the tuple of a table: rows, ids. */
 static int get_table(PyObject *table, ps_lookup *l, py_call *all) {

@@ -1,10 +1,9 @@
 /* The shard loop and the protocol's constants as functions of pslaunch.runtime._core. */
-#include "bindings/py_parts.h"
+#include "bindings/py_args.h"
 
 #include "shard/ps_cut.h"
-#include "shard/ps_shard.h"
+#include "shard/ps_mail.h"
 #include "tables/ps_index.h"
-#include "bindings/py_args.h"
 
 /* A function of the owner, called in the thread that runs the shard. */
 typedef struct callbacks {

@@ -1,7 +1,6 @@
 /* Text of slots as arrays, as functions of pslaunch.runtime._core; see _core.pyi. */
-#include "bindings/py_parts.h"
-
 #include "bindings/py_args.h"
+
 #include "tables/ps_init.h"
 
 /* The rest of a line. A bytes object has a zero after its end. */

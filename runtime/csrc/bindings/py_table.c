@@ -1,10 +1,9 @@
 /* The type Table of pslaunch.runtime._core: the table of a shard, in this process. */
-#include "bindings/py_parts.h"
+#include "bindings/py_args.h"
 
 #include <pthread.h>
 #include <string.h>
 
-#include "bindings/py_args.h"
 #include "tables/ps_sparse.h"
 
 enum { COUNTS = sizeof(ps_counts) / sizeof(float) };

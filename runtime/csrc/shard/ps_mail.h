@@ -1,4 +1,5 @@
-/* Between a shard and its owner: the records of its mailbox and of its events, and its configuration. */
+/* Between a shard and its owner: its configuration, the records of its mailbox and of its events. It gets
+ * only authenticated sockets, through a pipe, and reports through another. */
 #ifndef PS_MAIL_H
 #define PS_MAIL_H
 
@@ -55,5 +56,9 @@ typedef struct ps_shard_config {
     int cut_fd;             /* write end of a pipe for cuts, which does not block; borrowed. -1: none */
     ps_counter (*counters)[PS_COUNTERS]; /* [1 + trainers + PS_MAX_OBJECTS], zero at first; borrowed */
 } ps_shard_config;
+
+/* Serve until the mailbox says stop or is closed; then close all connections, and save if requested.
+ * Blocks; needs no Python. Returns PS_OK, or the error that prevented serving or saving. */
+int ps_shard_run(const ps_shard_config *config, ps_err *err);
 
 #endif

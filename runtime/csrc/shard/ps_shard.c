@@ -1,6 +1,4 @@
-/* The loop of one shard: connections, mailbox, events, time. */
-#include "shard/ps_shard.h"
-
+/* One shard: one port, one thread, one epoll loop, its own objects, no locks. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>

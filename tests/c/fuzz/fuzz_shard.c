@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "../harness.h"
-#include "shard/ps_shard.h"
+#include "shard/ps_mail.h"
 
 enum { TRAINERS = 3, OBJECTS = 4, BODY = 1 << 16, MOST_FLOATS = 4096, EPOCH = 7 };
 enum { HANG_UP = PS_CUT + 1, RAW, WAIT, LACK, SAVE, ACTIONS };
