@@ -13,7 +13,7 @@ from .pserver_options import Options
 from .roster import Roster
 
 Tables = dict[str, list[dict[str, Any]]]  # rows of the job, of long waits, shards, trainers, objects
-# Words of a shard, a trainer, an object (csrc/shard/ps_counters.h); `_at` is a moment, 0: never.
+# Words of a shard, a trainer, an object (csrc/shard/ps_mail.h); `_at` is a moment, 0: never.
 WORDS = (
     ("objects", "passes", "held_bytes", "cuts", "lost_cuts", "cut_at"),
     ("in_bytes", "out_bytes", "waits_for_turn", "waited_ms", "wait_at", "dropped"),

@@ -1,6 +1,5 @@
 #include "kernels/ps_matmul.h"
 
-#include "kernels/ps_pack.h"
 #include "kernels/ps_tiles.h"
 
 /* Links of a chain between two stores; rows of `a` and columns of `b` that are packed at a time. */

@@ -1,4 +1,5 @@
-/* Tiles of a matrix product, by the instructions of the processor. For ps_matmul alone. */
+/* Tiles of a matrix product, by the instructions of the processor, and copies of a matrix's lanes in the
+ * order in which tiles read them. For ps_matmul alone. */
 #ifndef PS_TILES_H
 #define PS_TILES_H
 
@@ -18,5 +19,12 @@ typedef struct ps_tiles {
  * must be computed at a time, narrow ones where columns are few. More rows than a tile has get the same
  * height for any number of columns. */
 ps_tiles ps_tiles_choose(ps_isa isa, size_t rows, size_t cols);
+
+enum { PS_PACK_LANES = 16 }; /* transposed at a time */
+
+/* Copy from[l * lane + i * step], l < lanes, i < k, to panels of `width` lanes, [k, width] each. Lanes beyond
+ * `lanes` of the last one get zero or other lanes' values, and up to PS_PACK_LANES floats after it any. */
+void ps_pack(float *restrict to, size_t width, const float *restrict from, ptrdiff_t lane, ptrdiff_t step,
+             size_t lanes, size_t k);
 
 #endif

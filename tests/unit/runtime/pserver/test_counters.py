@@ -13,7 +13,7 @@ from pslaunch.runtime.pserver.counters import WORDS, Counters, collect_stats
 from pslaunch.runtime.pserver.pserver_options import parse_options
 from pslaunch.runtime.pserver.roster import Roster
 
-HEADER = Path(counters.__file__).parents[1] / "csrc/shard/ps_counters.h"
+HEADER = Path(counters.__file__).parents[1] / "csrc/shard/ps_mail.h"
 
 
 def write(shard: Counters, place: int, *words: int) -> None:
