@@ -43,7 +43,7 @@ static void grow(uint32_t dim, size_t rows) {
     ps_err err;
     check(times != NULL && grads != NULL, "malloc");
     size_t before = count_allocated();
-    check(ps_sparse_new(&t, dim, &optim, &init, NULL, &err) == PS_OK, "ps_sparse_new");
+    check(ps_sparse_new(&t, dim, &optim, &init, NULL, false, &err) == PS_OK, "ps_sparse_new");
     for (size_t i = 0; i < pushes; i++) {
         for (size_t k = 0; k < PUSH; k++) keys[k] = ps_mix64(i * PUSH + k);
         double begin = now_s();

@@ -14,7 +14,7 @@ static ps_sparse *new_table(uint32_t rule, float number) {
     ps_sparse *t;
     ps_err err;
     const ps_entry entry = {rule, {number, 0}};
-    CHECK(ps_sparse_new(&t, DIM, &adagrad, &zero, &entry, &err) == PS_OK);
+    CHECK(ps_sparse_new(&t, DIM, &adagrad, &zero, &entry, false, &err) == PS_OK);
     return t;
 }
 
@@ -52,7 +52,7 @@ TEST(an_entry_rule_with_a_number_out_of_range_is_refused) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ps_err err = {0};
         ps_sparse *t;
-        CHECK(ps_sparse_new(&t, DIM, &adagrad, &zero, &bad[i], &err) == PS_EINVAL && t == NULL);
+        CHECK(ps_sparse_new(&t, DIM, &adagrad, &zero, &bad[i], false, &err) == PS_EINVAL && t == NULL);
         CHECK(strstr(err.text, "entry rule") != NULL);
     }
     const ps_shrink worse[] = {{nan, 0, 0}, {2, 0, 0}, {-1, 0, 0}, {1, nan, 0}, {1, -1, 0}, {1, inf, 0}};

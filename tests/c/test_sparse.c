@@ -13,7 +13,7 @@ static const ps_init normal = {.seed = 3, .table = 4, .kind = PS_INIT_NORMAL, .m
 static ps_sparse *new_table(uint32_t dim) {
     ps_sparse *t;
     ps_err err;
-    CHECK(ps_sparse_new(&t, dim, &adagrad, &normal, NULL, &err) == PS_OK);
+    CHECK(ps_sparse_new(&t, dim, &adagrad, &normal, NULL, false, &err) == PS_OK);
     return t;
 }
 
@@ -90,7 +90,7 @@ TEST(sparse_new_without_memory) {
         ps_sparse *t;
         ps_err err;
         harness_fail_alloc(n);
-        CHECK(ps_sparse_new(&t, DIM, &adagrad, &normal, NULL, &err) == PS_ENOMEM && t == NULL);
+        CHECK(ps_sparse_new(&t, DIM, &adagrad, &normal, NULL, false, &err) == PS_ENOMEM && t == NULL);
         CHECK(harness_fail_alloc(0));
     }
     ps_sparse_free(NULL);
@@ -134,8 +134,9 @@ TEST(sparse_grows_one_by_one) {
 TEST(sparse_refuses_what_makes_no_sense) {
     ps_sparse *t;
     ps_err err;
-    CHECK(ps_sparse_new(&t, 0, &adagrad, &normal, NULL, &err) == PS_EINVAL && t == NULL);
-    CHECK(ps_sparse_new(&t, PS_SPARSE_MAX_DIM + 1, &adagrad, &normal, NULL, &err) == PS_EINVAL && t == NULL);
+    CHECK(ps_sparse_new(&t, 0, &adagrad, &normal, NULL, false, &err) == PS_EINVAL && t == NULL);
+    CHECK(ps_sparse_new(&t, PS_SPARSE_MAX_DIM + 1, &adagrad, &normal, NULL, false, &err) == PS_EINVAL &&
+          t == NULL);
     t = new_table(DIM);
     CHECK(ps_sparse_add(t, NULL, NULL, SIZE_MAX, &err) == PS_ELIMIT);
     CHECK(set_rows(t, NULL, NULL, (size_t)PS_SPARSE_MAX_ROWS + 1, &err) == PS_ELIMIT);
@@ -182,7 +183,7 @@ TEST(sparse_tables_grow_part_by_part) {
     static uint64_t some[PUSH];
     static float values[PUSH];
     size_t before, most = 0, first = harness_allocated();
-    CHECK(ps_sparse_new(&t, 1, &plain, &normal, NULL, NULL) == PS_OK);
+    CHECK(ps_sparse_new(&t, 1, &plain, &normal, NULL, false, NULL) == PS_OK);
     for (uint64_t at = 0; at < ROWS; at += PUSH) {
         before = harness_allocated();
         for (uint64_t i = 0; i < PUSH; i++) some[i] = at + i;
@@ -225,8 +226,7 @@ TEST(sparse_learn_is_add_and_commit) {
         float grads[KEYS * (DIM + 2)], got[KEYS * DIM];
         size_t width = DIM + ps_entry_extra(&rules[r]), found = 0;
         for (int i = 0; i < 2; i++) {
-            CHECK(ps_sparse_new(&t[i], DIM, &adagrad, &normal, &rules[r], NULL) == PS_OK);
-            ps_sparse_widen(t[i]);
+            CHECK(ps_sparse_new(&t[i], DIM, &adagrad, &normal, &rules[r], true, NULL) == PS_OK);
         }
         size_t n = 0;
         for (uint64_t step = 0; step < 10; step++) {

@@ -154,11 +154,10 @@ static int fill(table *self, PyObject *args) {
                           &beside))
         return -1;
     init.seed = seed, init.table = name;
-    if (ps_sparse_new(&self->core, dim, &rule, &init, entry, &err) < 0) {
+    if (ps_sparse_new(&self->core, dim, &rule, &init, entry, beside != 0, &err) < 0) {
         py_raise(&err);
         return -1;
     }
-    if (beside) ps_sparse_widen(self->core);
     self->dim = dim, self->rest = ps_optim_state(rule.method, dim) + (beside ? dim : 0);
     return 0;
 }

@@ -14,7 +14,7 @@ int ps_object_new(ps_object **out, const ps_create *spec, uint32_t creator, uint
     o->rated_by = UINT32_MAX;
     int code = ps_step_init(&o->step, trainers, err);
     if (code == PS_OK && spec->sparse)
-        code = ps_sparse_new(&o->sparse, spec->dim, &spec->optim, &spec->init, &spec->entry, err);
+        code = ps_sparse_new(&o->sparse, spec->dim, &spec->optim, &spec->init, &spec->entry, false, err);
     if (code == PS_OK && !spec->sparse)
         code = ps_dense_init(&o->dense, (size_t)spec->size, &spec->optim, err);
     o->held = calloc(trainers, sizeof *o->held);

@@ -45,9 +45,8 @@ static int settle(ps_shard *s, uint32_t object, ps_err *err) {
         }
         if (st->part[t] != PS_PART_WHOLE) return PS_OK;
         st->part[t] = PS_PART_DONE;
-        st->done++;
     }
-    if (st->done == 0) return PS_OK;
+    if (!ps_step_open(st)) return PS_OK;
     ps_object_commit(o);
     ps_serve_note(s, object);
     ps_stream_begin(s);
@@ -161,7 +160,6 @@ static void do_push(ps_shard *s, const ps_peer *p, ps_object *o) {
     } else {
         if (p->sink == PS_SINK_BYTES) o->dense.sum_empty = false;
         *part = PS_PART_DONE;
-        o->step.done++;
     }
 }
 

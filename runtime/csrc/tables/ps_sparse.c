@@ -101,7 +101,7 @@ static ps_place *probe(const ps_sparse *t, uint64_t key) {
 }
 
 int ps_sparse_new(ps_sparse **out, uint32_t dim, const ps_optim *optim, const ps_init *init,
-                  const ps_entry *admit, ps_err *err) {
+                  const ps_entry *admit, bool based, ps_err *err) {
     *out = NULL;
     if (dim == 0 || dim > PS_SPARSE_MAX_DIM)
         return ps_fail(err, PS_EINVAL, 0, "sparse table: dim %u, expected 1 to %u", dim, PS_SPARSE_MAX_DIM);
@@ -113,7 +113,8 @@ int ps_sparse_new(ps_sparse **out, uint32_t dim, const ps_optim *optim, const ps
     ps_sparse *t = calloc(1, sizeof *t);
     if (t == NULL) goto oom;
     *t = (ps_sparse){.dim = dim,
-                     .stride = dim + (uint32_t)ps_optim_state(optim->method, dim),
+                     .stride = dim + (uint32_t)ps_optim_state(optim->method, dim) + (based ? dim : 0),
+                     .based = based,
                      .optim = *optim,
                      .init = *init};
     if (admit != NULL) t->entry = *admit;
@@ -138,12 +139,6 @@ void ps_sparse_free(ps_sparse *t) {
     free(t->sum);
     free(t->sum_row);
     free(t);
-}
-
-void ps_sparse_widen(ps_sparse *t) {
-    t->based = true;
-    t->stride += t->dim;
-    ps_pool_init(&t->rows, t->stride, t->rows.head_words);
 }
 
 void ps_sparse_start(ps_sparse *t, const ps_init *init) {

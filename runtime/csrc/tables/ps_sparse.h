@@ -18,13 +18,11 @@
 typedef struct ps_sparse ps_sparse;
 
 /* Make a table without rows in *out, owned by the caller, with copies of `optim`, `init` and `admit` (NULL:
- * any key gets a row). Returns PS_OK, PS_EINVAL (dim not in 1..PS_SPARSE_MAX_DIM, or a failed check of one of
- * them) or PS_ENOMEM; then *out is NULL. */
+ * any key gets a row). based: each row has a base behind the optimizer's state, [dim], 0 at first. Returns
+ * PS_OK, PS_EINVAL (dim not in 1..PS_SPARSE_MAX_DIM, or a failed check of one of them) or PS_ENOMEM; then
+ * *out is NULL. */
 int ps_sparse_new(ps_sparse **out, uint32_t dim, const ps_optim *optim, const ps_init *init,
-                  const ps_entry *admit, ps_err *err);
-
-/* Give each row a base behind the optimizer's state, [dim], 0 at first; before the first row. Can't fail. */
-void ps_sparse_widen(ps_sparse *t);
+                  const ps_entry *admit, bool based, ps_err *err);
 
 /* Replace the initial values of rows that are not there yet. Can't fail. */
 void ps_sparse_start(ps_sparse *t, const ps_init *init);

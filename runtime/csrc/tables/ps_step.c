@@ -37,7 +37,6 @@ bool ps_step_last(ps_step *s, const uint8_t *ended, uint32_t trainer) {
 }
 
 bool ps_step_open(const ps_step *s) {
-    if (s->done > 0) return true;
     for (uint32_t t = 0; t < s->n; t++)
         if (s->part[t] != PS_PART_NONE) return true;
     return false;
@@ -45,6 +44,6 @@ bool ps_step_open(const ps_step *s) {
 
 void ps_step_commit(ps_step *s) {
     memset(s->part, PS_PART_NONE, s->n);
-    s->next = s->done = 0;
+    s->next = 0;
     s->version++;
 }

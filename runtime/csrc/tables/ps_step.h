@@ -21,7 +21,6 @@ enum {
 typedef struct ps_step {
     uint32_t n;       /* trainers */
     uint32_t next;    /* the trainer whose turn it is; n: none */
-    uint32_t done;    /* gradients in the sum */
     uint64_t version; /* steps that are complete */
     uint8_t *part;    /* [n], PS_PART_* */
     uint64_t *waiter; /* [n], sequence of the push to answer when the step is complete; 0: none */
@@ -36,7 +35,7 @@ int ps_step_init(ps_step *s, uint32_t n, ps_err *err);
 void ps_step_close(ps_step *s);
 
 /* Pass the turn on over all trainers in the sum or, by ended[n], at the end of the pass without a push.
- * Returns the trainer whose turn it is, n if none is left: then the step is complete if one is done. O(n). */
+ * Returns the trainer whose turn it is, n if none is left: then the step is complete if it is open. O(n). */
 uint32_t ps_step_turn(ps_step *s, const uint8_t *ended);
 
 /* Return true if it is `trainer`'s turn and it is the last. O(n). */

@@ -103,7 +103,7 @@ static int table(uint32_t method, int full) {
     uint64_t keys[KEYS], hash = UINT64_C(0xcbf29ce484222325);
     ps_err err;
     ps_sparse *t;
-    if (ps_sparse_new(&t, DIM, &o, &init, NULL, &err) != PS_OK) return 1;
+    if (ps_sparse_new(&t, DIM, &o, &init, NULL, false, &err) != PS_OK) return 1;
     for (uint64_t step = 0; step < STEPS; step++) {
         for (uint64_t i = 0; i < KEYS; i++) keys[i] = ps_mix64((i * (step + 1)) % 97); /* some twice */
         fill(grad, KEYS * DIM, 2 + step, 0);
@@ -234,7 +234,7 @@ static int train_word2vec(ps_isa isa, unsigned threads) {
     net = (word2vec){.threads = threads};
     ps_build_choose(isa);
     fill(net.dense, DENSE, 1, 0);
-    if (ps_sparse_new(&net.table, EMBEDDING, &rule, &init, NULL, NULL) != PS_OK) return 1;
+    if (ps_sparse_new(&net.table, EMBEDDING, &rule, &init, NULL, false, NULL) != PS_OK) return 1;
     int rc = PS_OK;
     for (uint64_t step = 1; step <= STEPS; step++) {
         for (uint64_t i = 0; i < CONTEXT * SAMPLES; i++)
