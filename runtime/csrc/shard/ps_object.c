@@ -12,17 +12,21 @@ int ps_object_new(ps_object **out, const ps_create *spec, uint32_t creator, uint
     o->spec = *spec;
     o->creator = creator;
     o->rated_by = UINT32_MAX;
-    int code = ps_step_init(&o->step, trainers, err);
-    if (code == PS_OK && spec->sparse)
+    o->step.n = trainers;
+    int code;
+    if (spec->sparse)
         code = ps_sparse_new(&o->sparse, spec->dim, &spec->optim, &spec->init, &spec->entry, false, err);
-    if (code == PS_OK && !spec->sparse)
-        code = ps_dense_init(&o->dense, (size_t)spec->size, &spec->optim, err);
+    else code = ps_dense_init(&o->dense, (size_t)spec->size, &spec->optim, err);
+    o->step.part = calloc(trainers, sizeof *o->step.part);
+    o->step.waiter = calloc(trainers, sizeof *o->step.waiter);
+    o->step.flags = calloc(trainers, sizeof *o->step.flags);
     o->held = calloc(trainers, sizeof *o->held);
     o->parked = calloc(trainers, sizeof *o->parked);
     o->drops = calloc(trainers, sizeof *o->drops);
     o->init_waits = calloc(trainers, sizeof *o->init_waits);
-    if (code == PS_OK && (o->held == NULL || o->parked == NULL || o->drops == NULL || o->init_waits == NULL))
-        code = ps_fail(err, PS_ENOMEM, 0, "object '%.*s'", PS_NAME(spec));
+    bool whole = o->step.part != NULL && o->step.waiter != NULL && o->step.flags != NULL && o->held != NULL &&
+                 o->parked != NULL && o->drops != NULL && o->init_waits != NULL;
+    if (code == PS_OK && !whole) code = ps_fail(err, PS_ENOMEM, 0, "object '%.*s'", PS_NAME(spec));
     if (code < 0) {
         ps_object_free(o);
         return code;
@@ -45,14 +49,38 @@ void ps_object_free(ps_object *o) {
         if (o->held != NULL) free_all(o->held[t].first);
         if (o->parked != NULL) free_all(o->parked[t].first);
     }
+    free(o->step.part);
+    free(o->step.waiter);
+    free(o->step.flags);
     free(o->held);
     free(o->parked);
     free(o->drops);
     free(o->init_waits);
     ps_sparse_free(o->sparse);
     ps_dense_close(&o->dense);
-    ps_step_close(&o->step);
     free(o);
+}
+
+uint32_t ps_step_turn(ps_step *s, const uint8_t *ended) {
+    while (s->next < s->n) {
+        uint8_t part = s->part[s->next];
+        if (part != PS_PART_DONE && !(part == PS_PART_NONE && ended[s->next])) break;
+        s->next++;
+    }
+    return s->next;
+}
+
+bool ps_step_last(ps_step *s, const uint8_t *ended, uint32_t trainer) {
+    if (ps_step_turn(s, ended) != trainer) return false;
+    for (uint32_t t = trainer + 1; t < s->n; t++)
+        if (!ended[t] || s->part[t] != PS_PART_NONE) return false;
+    return true;
+}
+
+bool ps_step_open(const ps_step *s) {
+    for (uint32_t t = 0; t < s->n; t++)
+        if (s->part[t] != PS_PART_NONE) return true;
+    return false;
 }
 
 ps_held *ps_held_new(uint64_t bytes, uint32_t count) {
@@ -149,7 +177,9 @@ void ps_object_commit(ps_object *o) {
     uint64_t step = o->step.version + 1;
     if (o->sparse != NULL) ps_sparse_commit(o->sparse, step);
     else ps_dense_commit(&o->dense, step);
-    ps_step_commit(&o->step);
+    memset(o->step.part, PS_PART_NONE, o->step.n);
+    o->step.next = 0;
+    o->step.version++;
     o->rated_by = UINT32_MAX;
 }
 

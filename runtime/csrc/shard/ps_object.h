@@ -6,7 +6,27 @@
 #include "tables/ps_dense.h"
 #include "shard/ps_peer.h"
 #include "tables/ps_sparse.h"
-#include "tables/ps_step.h"
+
+enum {
+    PS_PART_NONE = 0,  /* not begun */
+    PS_PART_SUM = 1,   /* being added to the sum: this is the next trainer */
+    PS_PART_HELD = 2,  /* held until its turn, incomplete */
+    PS_PART_WHOLE = 3, /* held, complete */
+    PS_PART_DONE = 4,  /* in the sum */
+    PS_PART_LATE = 5,  /* of an asynchronous push: being dropped */
+};
+
+/* Turns of the trainers in a synchronous step. Gradients enter the sum in trainer order, whatever order they
+ * arrive in; a trainer that has ended the pass is an empty push in its place. */
+typedef struct ps_step {
+    uint32_t n;       /* trainers */
+    uint32_t next;    /* the trainer whose turn it is; n: none */
+    uint64_t version; /* steps that are complete */
+    uint8_t *part;    /* [n], PS_PART_* */
+    uint64_t *waiter; /* [n], sequence of the push to answer when the step is complete; 0: none */
+    uint32_t *flags;  /* [n], of that push */
+    int64_t since_ms; /* arrival of the open step's first part */
+} ps_step;
 
 /* Pushes of a trainer that came too late. */
 typedef struct ps_drops {
@@ -46,6 +66,16 @@ int ps_object_new(ps_object **out, const ps_create *spec, uint32_t creator, uint
 
 /* Release all. NULL is allowed. Can't fail. */
 void ps_object_free(ps_object *o);
+
+/* Pass the turn on over all trainers in the sum or, by ended[n], at the end of the pass without a push.
+ * Returns the trainer whose turn it is, n if none is left: then the step is complete if it is open. O(n). */
+uint32_t ps_step_turn(ps_step *s, const uint8_t *ended);
+
+/* Return true if it is `trainer`'s turn and it is the last. O(n). */
+bool ps_step_last(ps_step *s, const uint8_t *ended, uint32_t trainer);
+
+/* Return true if a part of the incomplete step has arrived. */
+bool ps_step_open(const ps_step *s);
 
 /* Allocate a buffer for a body of this length. NULL on failure. */
 ps_held *ps_held_new(uint64_t bytes, uint32_t count);
