@@ -102,30 +102,28 @@ TEST(matmul_without_links_is_its_start) {
     CHECK(ps_matmul(&p, 1, NULL) == PS_OK && out[0] == 1 && out[3] == 2 && out[5] == 2);
 }
 
-static void mark(const void *job, unsigned part, unsigned parts, float *scratch) {
-    _Atomic unsigned *seen = *(_Atomic unsigned *const *)job;
+static void mark(void *job, unsigned part, unsigned parts, float *scratch) {
+    _Atomic unsigned *seen = job;
     scratch[0] = (float)parts;
     seen[part]++;
 }
 
 TEST(compute_runs_every_part_once_for_any_number_of_threads) {
     static _Atomic unsigned seen[32];
-    _Atomic unsigned *const job = seen;
     for (unsigned round = 1; round < 200; round++) {
         unsigned parts = 1 + (unsigned)(harness_random() % 8);
         unsigned before[32];
         for (int i = 0; i < 32; i++) before[i] = seen[i];
-        CHECK(ps_compute(parts, 16, mark, (const void *)&job, NULL) == PS_OK);
+        CHECK(ps_compute(parts, 16, mark, seen, NULL) == PS_OK);
         for (unsigned i = 0; i < 32; i++) CHECK(seen[i] - before[i] == (i < parts));
     }
 }
 
 TEST(compute_without_memory_runs_nothing) {
     static _Atomic unsigned seen[2];
-    _Atomic unsigned *const job = seen;
     ps_err err;
     harness_fail_alloc(1);
-    CHECK(ps_compute(1, 50 << 20, mark, (const void *)&job, &err) == PS_ENOMEM && seen[0] == 0);
+    CHECK(ps_compute(1, 50 << 20, mark, seen, &err) == PS_ENOMEM && seen[0] == 0);
     CHECK(harness_fail_alloc(0));
 }
 

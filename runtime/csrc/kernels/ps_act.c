@@ -1,18 +1,11 @@
 #include "kernels/ps_act.h"
 
-#include <stdatomic.h>
-
 #include "kernels/ps_exp.h"
 
 enum { LANES = 16 };
 
 /* Values for a thread: fewer do not pay for it. */
 enum { LEAST_WORK = 1 << 14 };
-
-typedef struct job {
-    const ps_act_op *op;
-    atomic_size_t *wrong;
-} job;
 
 PS_INLINE float add_lanes(float *lanes) {
     for (int width = LANES / 2; width > 0; width /= 2)
@@ -146,23 +139,19 @@ static size_t count_items(const ps_act_op *o) {
     return o->kind == PS_SUM_COLUMNS ? o->cols : o->rows;
 }
 
-static void run_part(const void *arg, unsigned part, unsigned parts, float *scratch) {
-    (void)scratch;
-    const job *own = arg;
-    const ps_act_op *o = own->op;
+static void run_part(void *job, unsigned part, unsigned parts, float *scratch PS_UNUSED) {
+    ps_act_op *o = job;
     size_t n = count_items(o), begin = ps_part_begin(n, part, parts), end = ps_part_begin(n, part + 1, parts);
     ps_isa isa = ps_build();
     size_t wrong = isa == PS_ISA_AVX512 ? run_avx512(o, begin, end)
                    : isa == PS_ISA_AVX2 ? run_avx2(o, begin, end)
                                         : run(o, begin, end);
-    atomic_fetch_add(own->wrong, wrong);
+    atomic_fetch_add(&o->wrong, wrong);
 }
 
 int ps_act_run(ps_act_op *o, unsigned threads, ps_err *err) {
-    atomic_size_t wrong = 0;
     unsigned parts = ps_parts(o->rows * o->cols, LEAST_WORK, threads);
     if (parts > count_items(o)) parts = count_items(o) > 0 ? (unsigned)count_items(o) : 1;
-    int rc = ps_compute(parts, 0, run_part, &(job){o, &wrong}, err);
-    o->wrong = atomic_load(&wrong);
-    return rc;
+    atomic_init(&o->wrong, 0);
+    return ps_compute(parts, 0, run_part, o, err);
 }

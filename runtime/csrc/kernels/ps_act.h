@@ -4,6 +4,8 @@
 #ifndef PS_ACT_H
 #define PS_ACT_H
 
+#include <stdatomic.h>
+
 #include "kernels/ps_compute.h"
 
 typedef enum ps_act { PS_SIGMOID, PS_TANH, PS_RELU, PS_SOFTMAX, PS_EXPONENTIAL, PS_ACTS } ps_act;
@@ -26,7 +28,7 @@ typedef struct ps_act_op {
     const float *y, *grad;
     float *out;
     const int64_t *labels; /* one out of range is wrong */
-    size_t wrong;          /* result: rows in which another score is higher, or one is NaN */
+    atomic_size_t wrong;   /* result: rows in which another score is higher, or one is NaN */
 } ps_act_op;
 
 /* Run a computation. PS_OK, or PS_ENOMEM; then nothing was written. */

@@ -17,7 +17,7 @@ static struct {
     atomic_uint word;
     atomic_uint left; /* parts that are not finished */
     ps_task task;
-    const void *job;
+    void *job;
     unsigned threads; /* with the caller's: 1 + those started */
     float *scratch[PS_MAX_THREADS];
     size_t floats[PS_MAX_THREADS];
@@ -116,7 +116,7 @@ static int get_scratch(unsigned threads, size_t floats, ps_err *err) {
 }
 
 /* A thread that comes late finds its part taken: nobody waits for one that has no processor. */
-static void run(unsigned parts, ps_task task, const void *job) {
+static void run(unsigned parts, ps_task task, void *job) {
     if (parts == 1) {
         task(job, 0, 1, team.scratch[0]);
         return;
@@ -131,7 +131,7 @@ static void run(unsigned parts, ps_task task, const void *job) {
     await_end();
 }
 
-int ps_compute(unsigned parts, size_t scratch, ps_task task, const void *job, ps_err *err) {
+int ps_compute(unsigned parts, size_t scratch, ps_task task, void *job, ps_err *err) {
     if (parts > PS_MAX_THREADS) parts = PS_MAX_THREADS;
     pthread_mutex_lock(&team.turn);
     start_threads(parts);

@@ -25,12 +25,12 @@ PS_INLINE void ps_copy(float *restrict to, const float *restrict from, size_t n)
 }
 
 /* Part of a computation, of `parts` in all. scratch: this thread's memory, 64-byte aligned, any content. */
-typedef void (*ps_task)(const void *job, unsigned part, unsigned parts, float *scratch);
+typedef void (*ps_task)(void *job, unsigned part, unsigned parts, float *scratch);
 
 /* Run every part of `task` on up to PS_MAX_THREADS threads, this one among them, in IEEE mode, and wait for
  * all. The threads are kept for the next computation; what one that is late or can't be had would do, others
  * do. scratch: floats for each thread. Returns PS_OK, or PS_ENOMEM; then nothing has run. */
-int ps_compute(unsigned parts, size_t scratch, ps_task task, const void *job, ps_err *err);
+int ps_compute(unsigned parts, size_t scratch, ps_task task, void *job, ps_err *err);
 
 /* Return the number of parts, 1 to `threads`, for `items` of equal size with at least `least` in each. */
 unsigned ps_parts(size_t items, size_t least, unsigned threads);

@@ -70,7 +70,7 @@ typedef struct lookups {
     size_t n;
 } lookups;
 
-static void run_lookups(const void *job, unsigned part, unsigned parts, float *scratch) {
+static void run_lookups(void *job, unsigned part, unsigned parts, float *scratch) {
     const lookups *all = job;
     size_t end = ps_part_begin(all->n, part + 1, parts);
     for (size_t i = ps_part_begin(all->n, part, parts); i < end; i++) look_up(&all->of[i], scratch);
@@ -95,14 +95,14 @@ typedef struct move {
     size_t n, rows, dim;
     const ps_bags *bags; /* NULL: a row of the batch for each index */
     ptrdiff_t stride;    /* of the batch's rows */
-    atomic_bool *outside;
+    atomic_bool outside;
 } move;
 
 /* Set *row to the i-th index. Checked when used: another thread of the program may write to it meanwhile. */
-PS_INLINE bool get_row(const move *m, size_t i, size_t *row) {
+PS_INLINE bool get_row(move *m, size_t i, size_t *row) {
     *row = (size_t)m->index[i];
     if (*row < m->rows) return true;
-    atomic_store(m->outside, true);
+    atomic_store(&m->outside, true);
     return false;
 }
 
@@ -136,7 +136,7 @@ PS_INLINE bool is_blank(const move *m, size_t row) {
 }
 
 /* Sum up to COLS columns of a bag, in registers. */
-PS_INLINE void pool(const move *m, size_t bag, size_t at, size_t dim) {
+PS_INLINE void pool(move *m, size_t bag, size_t at, size_t dim) {
     static const float zeros[COLS];
     float sum[COLS];
     size_t end = get_begin(m, bag + 1), row;
@@ -148,9 +148,8 @@ PS_INLINE void pool(const move *m, size_t bag, size_t at, size_t dim) {
 }
 
 /* A part has some rows of the batch. */
-static void gather_part(const void *job, unsigned part, unsigned parts, float *scratch) {
-    (void)scratch;
-    const move *m = job;
+static void gather_part(void *job, unsigned part, unsigned parts, float *scratch PS_UNUSED) {
+    move *m = job;
     size_t n = count_bags(m), end = ps_part_begin(n, part + 1, parts), at, row;
     for (size_t i = ps_part_begin(n, part, parts); i < end; i++) {
         if (m->bags != NULL) {
@@ -162,9 +161,8 @@ static void gather_part(const void *job, unsigned part, unsigned parts, float *s
 }
 
 /* A part has some columns of all rows: frequent ids would make parts of equal numbers of ids unequal. */
-static void add_part(const void *job, unsigned part, unsigned parts, float *scratch) {
-    (void)scratch;
-    const move *m = job;
+static void add_part(void *job, unsigned part, unsigned parts, float *scratch PS_UNUSED) {
+    move *m = job;
     size_t at = ps_part_begin(m->dim, part, parts), dim = ps_part_begin(m->dim, part + 1, parts) - at, row;
     for (size_t i = 0, bag = 0; bag < count_bags(m); bag++) {
         const float *from = m->from + (ptrdiff_t)bag * m->stride + at;
@@ -176,17 +174,15 @@ static void add_part(const void *job, unsigned part, unsigned parts, float *scra
 }
 
 static int run_move(move *m, unsigned parts, ps_task task, ps_err *err) {
-    atomic_bool outside = false;
-    m->outside = &outside;
     int rc = ps_compute(parts, 0, task, m, err);
-    if (rc != PS_OK || !outside) return rc;
+    if (rc != PS_OK || !m->outside) return rc;
     size_t at = ps_find_outside(m->index, m->n, m->rows);
     return ps_fail(err, PS_EINVAL, 0, "index[%zu]: expected a number below %zu", at, m->rows);
 }
 
 int ps_gather(const float *table, size_t rows, size_t dim, const int64_t *index, size_t n,
               const ps_bags *bags, float *out, ptrdiff_t stride, unsigned threads, ps_err *err) {
-    move m = {table, out, index, n, rows, dim, bags, stride, NULL};
+    move m = {table, out, index, n, rows, dim, bags, stride, false};
     return run_move(&m, ps_parts(n * dim, LEAST_FLOATS, threads), gather_part, err);
 }
 
@@ -196,7 +192,7 @@ void ps_clear_sums(float *sum, size_t n) {
 
 int ps_add_rows(float *sum, size_t rows, size_t dim, const int64_t *index, size_t n, const ps_bags *bags,
                 const float *from, ptrdiff_t stride, unsigned threads, ps_err *err) {
-    move m = {from, sum, index, n, rows, dim, bags, stride, NULL};
+    move m = {from, sum, index, n, rows, dim, bags, stride, false};
     unsigned parts = ps_parts(n * dim, LEAST_FLOATS, threads), most = ps_parts(dim, LEAST_COLS, threads);
     return run_move(&m, parts < most ? parts : most, add_part, err);
 }

@@ -132,7 +132,7 @@ typedef struct job {
 } job;
 
 /* Compute a part: some columns, or rows where there are more tiles of them. */
-static void compute_part(const void *arg, unsigned part, unsigned parts, float *scratch) {
+static void compute_part(void *arg, unsigned part, unsigned parts, float *scratch) {
     const job *own = arg;
     ps_product p = own->product;
     ps_tiles t = ps_tiles_choose(own->isa, p.m, p.n);

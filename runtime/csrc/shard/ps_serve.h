@@ -130,9 +130,8 @@ uint64_t ps_serve_pushes(const ps_shard *s, bool here);
  * wait is over. Returns what was there. */
 uint64_t ps_serve_wait(ps_shard *s, uint32_t trainer, uint64_t *slot, uint64_t sequence);
 
-/* Describe the shard's current wait, and the trainers without input for at least that long.
- * Returns the longest of their waits in milliseconds and the first such trainer; 0: there is none. Input of
- * other trainers meanwhile does not count. */
-int64_t ps_serve_waiting(ps_shard *s, int64_t least_ms, uint32_t *trainer, char *text, size_t size);
+/* Report a wait for trainers without input for long, and its end. Input of other trainers meanwhile does not
+ * count. */
+void ps_serve_watch(ps_shard *s);
 
 #endif

@@ -134,21 +134,6 @@ static int read_mailbox(ps_shard *s) {
 
 /* --- Time. --- */
 
-static void watch_stall(ps_shard *s) {
-    char text[PS_EVENT_TEXT];
-    uint32_t trainer = 0;
-    int64_t least = s->config.stall_after_ms;
-    if (least <= 0) return;
-    int64_t waited = ps_serve_waiting(s, least, &trainer, text, sizeof text);
-    if (s->reported_ms > 0 && waited < s->reported_ms) {
-        ps_event_report(s, PS_EVENT_RESUMED, 0, (uint64_t)s->reported_ms, "");
-        s->reported_ms = 0;
-    }
-    if (waited == 0 || waited < 2 * s->reported_ms) return;
-    s->reported_ms = waited;
-    ps_event_report(s, PS_EVENT_STALLED, trainer, (uint64_t)waited, text);
-}
-
 /* Go on with trainers that had used up their share. Returns true if one of them has more. */
 static bool read_hungry(ps_shard *s) {
     bool more = false;
@@ -169,7 +154,7 @@ static void read_batched(ps_shard *s) {
 }
 
 static void tick(ps_shard *s) {
-    watch_stall(s);
+    ps_serve_watch(s);
     if (s->backlog_n > 0) ps_event_retry(s);
     for (uint32_t t = 0; t < s->config.trainers; t++) {
         ps_peer *p = &s->peers[t];

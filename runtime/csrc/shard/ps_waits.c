@@ -40,11 +40,9 @@ uint64_t ps_serve_wait(ps_shard *s, uint32_t trainer, uint64_t *slot, uint64_t s
 /* The search and its result. */
 typedef struct waits {
     const ps_shard *s;
-    int64_t least_ms;
     uint8_t *missing; /* [trainers]: the wait is for these */
-    uint32_t *trainer;
-    char *text;
-    size_t size;
+    uint32_t trainer; /* the first of them */
+    char text[PS_EVENT_TEXT];
 } waits;
 
 /* Keep in `missing` the trainers without input for long. A trainer that is busy here, even if it only
@@ -54,26 +52,26 @@ static int64_t longest(const waits *w, int64_t since_ms) {
     for (uint32_t t = 0; t < w->s->config.trainers; t++) {
         int64_t active_ms = w->s->peers[t].active_ms;
         int64_t waited = w->s->now_ms - (active_ms > since_ms ? active_ms : since_ms);
-        w->missing[t] = w->missing[t] && waited >= w->least_ms;
+        w->missing[t] = w->missing[t] && waited >= w->s->config.stall_after_ms;
         if (w->missing[t] && waited > most) most = waited;
     }
     return most;
 }
 
-static int64_t name_missing(const waits *w, const char *what, int64_t since_ms) {
+static int64_t name_missing(waits *w, const char *what, int64_t since_ms) {
     int64_t waited = longest(w, since_ms);
     if (waited == 0) return 0;
-    int used = snprintf(w->text, w->size, "%s waits for trainer", what), found = 0;
-    for (uint32_t t = 0; t < w->s->config.trainers && used > 0 && (size_t)used + 16 < w->size; t++) {
+    int used = snprintf(w->text, sizeof w->text, "%s waits for trainer", what), found = 0;
+    for (uint32_t t = 0; t < w->s->config.trainers && used > 0 && (size_t)used + 16 < sizeof w->text; t++) {
         if (!w->missing[t]) continue;
-        if (found == 0) *w->trainer = t;
-        used += snprintf(w->text + used, w->size - (size_t)used, found ? ", %u" : " %u", t);
+        if (found == 0) w->trainer = t;
+        used += snprintf(w->text + used, sizeof w->text - (size_t)used, found ? ", %u" : " %u", t);
         found = 1;
     }
     return waited;
 }
 
-static int64_t step_waiting(const waits *w, const ps_object *o) {
+static int64_t step_waiting(waits *w, const ps_object *o) {
     const ps_step *st = &o->step;
     char what[PS_EVENT_TEXT / 2];
     for (uint32_t t = 0; t < st->n; t++)
@@ -88,34 +86,46 @@ static bool any(const uint64_t *sequences, uint32_t n) {
     return false;
 }
 
-static int64_t init_waiting(const waits *w, const ps_object *o) {
+static int64_t init_waiting(waits *w, const ps_object *o) {
     if (!any(o->init_waits, w->s->config.trainers)) return 0;
     for (uint32_t t = 0; t < w->s->config.trainers; t++) w->missing[t] = t == 0;
     return name_missing(w, "the initial value of parameters", o->init_since_ms);
 }
 
-static int64_t all_waiting(const waits *w, const ps_meeting *m, const char *what) {
+static int64_t all_waiting(waits *w, const ps_meeting *m, const char *what) {
     if (!any(m->waits, w->s->config.trainers)) return 0;
     for (uint32_t t = 0; t < w->s->config.trainers; t++) w->missing[t] = !m->there[t];
     return name_missing(w, what, m->since_ms);
 }
 
-int64_t ps_serve_waiting(ps_shard *s, int64_t least_ms, uint32_t *trainer, char *text, size_t size) {
-    waits w = {s, least_ms > 0 ? least_ms : 1, calloc(s->config.trainers, 1), trainer, text, size};
+/* Find the longest wait for a trainer, in milliseconds; 0: there is none. */
+static int64_t find_wait(waits *w) {
+    const ps_shard *s = w->s;
     int64_t found = 0;
     uint64_t least = UINT64_MAX; /* steps: others may wait because of the object that is behind */
-    if (w.missing == NULL) return 0;
     for (uint32_t i = 0; i < s->objects_n; i++) {
         const ps_object *o = s->objects[i];
         if (ps_object_async(o) || !ps_step_open(&o->step) || o->step.version >= least) continue;
-        int64_t waited = step_waiting(&w, o);
+        int64_t waited = step_waiting(w, o);
         if (waited == 0) continue;
         found = waited;
         least = o->step.version;
     }
-    for (uint32_t i = 0; i < s->objects_n && found == 0; i++) found = init_waiting(&w, s->objects[i]);
-    if (found == 0) found = all_waiting(&w, &s->pass, "the end of the pass");
-    if (found == 0) found = all_waiting(&w, &s->barrier, "the barrier");
+    for (uint32_t i = 0; i < s->objects_n && found == 0; i++) found = init_waiting(w, s->objects[i]);
+    if (found == 0) found = all_waiting(w, &s->pass, "the end of the pass");
+    return found == 0 ? all_waiting(w, &s->barrier, "the barrier") : found;
+}
+
+void ps_serve_watch(ps_shard *s) {
+    if (s->config.stall_after_ms <= 0) return;
+    waits w = {.s = s, .missing = calloc(s->config.trainers, 1)};
+    int64_t waited = w.missing == NULL ? 0 : find_wait(&w);
     free(w.missing);
-    return found;
+    if (s->reported_ms > 0 && waited < s->reported_ms) {
+        ps_event_report(s, PS_EVENT_RESUMED, 0, (uint64_t)s->reported_ms, "");
+        s->reported_ms = 0;
+    }
+    if (waited == 0 || waited < 2 * s->reported_ms) return;
+    s->reported_ms = waited;
+    ps_event_report(s, PS_EVENT_STALLED, w.trainer, (uint64_t)waited, w.text);
 }
