@@ -198,15 +198,15 @@ class LocalTable:
     def split(self, *, waiting: bool = False) -> Iterator[tuple[U64, F32, F32]]:
         """Yield keys [n], rows with state [n, ..] and counts [n, 3] in pieces; of waiting keys no rows."""
         left, number = self.core.count()[waiting], 0
-        step = max(1, CHUNK_BYTES // (4 * (self.config.cols + self._rest)))
+        width = self.config.cols + self._rest
+        step = max(1, CHUNK_BYTES // (4 * width))
         while left > 0:
             n = min(step, left)
-            rows, counted = 0 if waiting else n, n if self.config.entry != ANY else 0
-            keys, counts = np.empty(n, np.uint64), np.empty((counted, 3), np.float32)
-            values, rest = (np.empty((rows, width), np.float32) for width in (self.config.cols, self._rest))
-            number = self.core.copy(number, keys, values, rest, counts)
+            keys, rows = np.empty(n, np.uint64), np.empty((0 if waiting else n, width), np.float32)
+            counts = np.empty((n if self.config.entry != ANY else 0, 3), np.float32)
+            number = self.core.copy(number, keys, rows, counts)
             left -= n
-            yield keys, np.concatenate([values, rest], axis=1), counts
+            yield keys, rows, counts
 
     def make_whole(self, state: State) -> Whole:
         count, waiting = self.core.count()

@@ -100,29 +100,27 @@ static int check_items(const Py_buffer *view, size_t n, const char *name, ps_err
 static int run_copy(py_call *c, ps_err *err) {
     const table *t = c->own;
     uint64_t *keys = c->of[0].buf;
-    float *values = c->of[1].buf, *rest = c->of[2].buf;
-    size_t n = py_size(c, 'n'), counted = t->entry.rule == PS_ENTRY_ANY ? 0 : n * COUNTS;
+    float *rows = c->of[1].buf;
+    size_t n = py_size(c, 'n'), width = t->dim + t->rest,
+           counted = t->entry.rule == PS_ENTRY_ANY ? 0 : n * COUNTS;
     bool waiting = py_items(&c->of[1]) == 0;
-    ps_counts *counts = py_items(&c->of[3]) == 0 ? NULL : c->of[3].buf;
-    if ((!waiting && check_items(&c->of[1], n * t->dim, "values", err) < 0) ||
-        check_items(&c->of[2], waiting ? 0 : n * t->rest, "rest", err) < 0 ||
-        (counts != NULL && check_items(&c->of[3], counted, "counts", err) < 0))
+    ps_counts *counts = py_items(&c->of[2]) == 0 ? NULL : c->of[2].buf;
+    if ((!waiting && check_items(&c->of[1], n * width, "rows", err) < 0) ||
+        (counts != NULL && check_items(&c->of[2], counted, "counts", err) < 0))
         return PS_EINVAL;
     uint32_t number = (uint32_t)c->numbers[0];
     ps_row row;
     for (size_t i = 0; i < n && ps_sparse_kept(t->core, waiting, false, &number, &row); i++) {
         memcpy(keys + i, row.key, sizeof *keys);
         if (counts != NULL) counts[i] = *row.counts;
-        if (waiting) continue;
-        memcpy(values + i * t->dim, row.values, t->dim * sizeof *values);
-        memcpy(rest + i * t->rest, row.values + t->dim, t->rest * sizeof *rest);
+        if (!waiting) memcpy(rows + i * width, row.values, width * sizeof *rows);
     }
     c->found = number;
     return PS_OK;
 }
 
-METHOD(copy, "kaaaa=k", {"keys", PY_U64, "n", PY_WRITE}, {"values", PY_F32, NULL, PY_WRITE},
-       {"rest", PY_F32, NULL, PY_WRITE}, {"counts", PY_F32, NULL, PY_WRITE})
+METHOD(copy, "kaaa=k", {"keys", PY_U64, "n", PY_WRITE}, {"rows", PY_F32, NULL, PY_WRITE},
+       {"counts", PY_F32, NULL, PY_WRITE})
 
 static int run_clear(py_call *c, ps_err *Py_UNUSED(err)) {
     ps_sparse_clear(((table *)c->own)->core);

@@ -66,10 +66,10 @@ def test_steps_of_rows_are_their_oracle(method: int) -> None:
 def test_counts_of_a_table_without_an_entry_rule_are_refused() -> None:
     _, table = make_table()
     table.learn(1, 1.0, KEYS, ones())
-    keys, values, rest = np.empty(4, np.uint64), np.empty((4, DIM), np.float32), np.empty((4, 0), np.float32)
+    keys, rows = np.empty(4, np.uint64), np.empty((4, DIM), np.float32)
     with pytest.raises(ValueError, match="counts has 12 items, but the table needs 0"):
-        table.core.copy(0, keys, values, rest, np.empty((4, 3), np.float32))
-    assert table.core.copy(0, keys, values, rest, np.empty((0, 3), np.float32)) == 4
+        table.core.copy(0, keys, rows, np.empty((4, 3), np.float32))
+    assert table.core.copy(0, keys, rows, np.empty((0, 3), np.float32)) == 4
     assert keys.tolist() == KEYS.tolist()
 
 
