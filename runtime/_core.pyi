@@ -54,7 +54,7 @@ def init_rows(
 def hash_name(name: str, /) -> int: ...
 def get_features() -> dict[str, bool]: ...  # avx2, gpu, double, rdma
 
-# -- kernels of layers: py_compute.c; the same bits for any number of threads and in every build
+# -- kernels of layers: py_kernels.c; the same bits for any number of threads and in every build
 
 def matmul(
     a: _F32,  # [m, k], any strides

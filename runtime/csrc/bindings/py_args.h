@@ -124,7 +124,6 @@ PyObject *py_raise(const ps_err *err);
 
 /* Functions and types of the parts, each in a file of its name. */
 extern PyMethodDef ps_columns_methods[];
-extern PyMethodDef ps_compute_methods[];
 extern PyMethodDef ps_kernels_methods[];
 extern PyMethodDef ps_lookup_methods[];
 extern PyMethodDef ps_shard_methods[];

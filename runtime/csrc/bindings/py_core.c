@@ -2,8 +2,8 @@
 #include "bindings/py_args.h"
 
 static int core_exec(PyObject *module) {
-    PyMethodDef *const parts[] = {ps_kernels_methods, ps_compute_methods, ps_lookup_methods,
-                                  ps_columns_methods, ps_slots_methods,   ps_shard_methods};
+    PyMethodDef *const parts[] = {ps_kernels_methods, ps_lookup_methods, ps_columns_methods, ps_slots_methods,
+                                  ps_shard_methods};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (PyModule_AddFunctions(module, parts[i]) < 0) return -1;
     PyType_Spec *const types[] = {&py_client_type, &py_table_type};

@@ -35,19 +35,21 @@ int ps_object_new(ps_object **out, const ps_create *spec, uint32_t creator, uint
     return PS_OK;
 }
 
-static void free_all(ps_held *h) {
-    while (h != NULL) {
-        ps_held *next = h->next;
-        free(h);
-        h = next;
+/* Free all frames. Returns their charge. */
+static uint64_t free_all(ps_line *line) {
+    uint64_t charge = 0;
+    for (ps_held *h; (h = line->first) != NULL; free(h)) {
+        charge += h->charge;
+        line->first = h->next;
     }
+    return charge;
 }
 
 void ps_object_free(ps_object *o) {
     if (o == NULL) return;
     for (uint32_t t = 0; t < o->step.n; t++) {
-        if (o->held != NULL) free_all(o->held[t].first);
-        if (o->parked != NULL) free_all(o->parked[t].first);
+        if (o->held != NULL) (void)free_all(&o->held[t]);
+        if (o->parked != NULL) (void)free_all(&o->parked[t]);
     }
     free(o->step.part);
     free(o->step.waiter);
@@ -115,11 +117,7 @@ ps_held *ps_object_unpark(ps_object *o, uint32_t trainer) {
 }
 
 uint64_t ps_object_forget_parked(ps_object *o, uint32_t trainer) {
-    uint64_t charge = 0;
-    for (const ps_held *h = o->parked[trainer].first; h != NULL; h = h->next) charge += h->charge;
-    free_all(o->parked[trainer].first);
-    o->parked[trainer].first = NULL;
-    return charge;
+    return free_all(&o->parked[trainer]);
 }
 
 static void take_dense(ps_object *o, bool last, const float *grad) {

@@ -13,21 +13,10 @@ static void drop_first(ps_peer *p) {
     free(r);
 }
 
-static void drop_answers(ps_peer *p) {
-    while (p->out != NULL) drop_first(p);
-    p->out_sent = 0;
-}
-
-void ps_peer_close(ps_peer *p) {
-    ps_conn_close(&p->conn);
-    drop_answers(p);
-    free(p->rows);
-    p->rows = NULL;
-}
-
 void ps_peer_lost(ps_peer *p) {
     ps_conn_close(&p->conn);
-    drop_answers(p);
+    while (p->out != NULL) drop_first(p);
+    p->out_sent = 0;
     if (p->in_body && !p->repeated && (p->head.op == PS_PUSH || p->head.op == PS_INIT)) {
         p->part = p->head;
         p->part_got = p->got - p->carried;

@@ -77,11 +77,8 @@ typedef struct ps_peer {
     uint64_t out_owned; /* bytes of owned bodies, of rows: values are sent from their object */
 } ps_peer;
 
-/* Release all; the socket is closed. Can't fail. */
-void ps_peer_close(ps_peer *p);
-
-/* Reset the state that does not survive a lost connection. Bytes of a dense gradient or of initial values
- * already taken stay taken. Can't fail. */
+/* Close the socket, and reset the state that does not survive a lost connection, but for `rows`. Bytes of a
+ * dense gradient or of initial values already taken stay taken. Can't fail. */
 void ps_peer_lost(ps_peer *p);
 
 /* Queue an answer; takes over `owned` in any case. PS_OK, PS_ENOMEM, or PS_ELIMIT beyond PS_MAX_ANSWERS. */

@@ -223,7 +223,10 @@ static int set_up(ps_shard *s, ps_err *err) {
 }
 
 static void close_peers(ps_shard *s) {
-    for (uint32_t t = 0; s->peers != NULL && t < s->config.trainers; t++) ps_peer_close(&s->peers[t]);
+    for (uint32_t t = 0; s->peers != NULL && t < s->config.trainers; t++) {
+        ps_peer_lost(&s->peers[t]);
+        free(s->peers[t].rows);
+    }
 }
 
 static void tear_down(ps_shard *s) {
