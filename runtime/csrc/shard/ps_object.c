@@ -23,9 +23,8 @@ int ps_object_new(ps_object **out, const ps_create *spec, uint32_t creator, uint
     o->held = calloc(trainers, sizeof *o->held);
     o->parked = calloc(trainers, sizeof *o->parked);
     o->drops = calloc(trainers, sizeof *o->drops);
-    o->init_waits = calloc(trainers, sizeof *o->init_waits);
     bool whole = o->step.part != NULL && o->step.waiter != NULL && o->step.flags != NULL && o->held != NULL &&
-                 o->parked != NULL && o->drops != NULL && o->init_waits != NULL;
+                 o->parked != NULL && o->drops != NULL;
     if (code == PS_OK && !whole) code = ps_fail(err, PS_ENOMEM, 0, "object '%.*s'", PS_NAME(spec));
     if (code < 0) {
         ps_object_free(o);
@@ -57,7 +56,6 @@ void ps_object_free(ps_object *o) {
     free(o->held);
     free(o->parked);
     free(o->drops);
-    free(o->init_waits);
     ps_sparse_free(o->sparse);
     ps_dense_close(&o->dense);
     free(o);

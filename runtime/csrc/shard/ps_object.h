@@ -23,9 +23,10 @@ typedef struct ps_step {
     uint32_t next;    /* the trainer whose turn it is; n: none */
     uint64_t version; /* steps that are complete */
     uint8_t *part;    /* [n], PS_PART_* */
-    uint64_t *waiter; /* [n], sequence of the push to answer when the step is complete; 0: none */
+    uint64_t *waiter; /* [n], sequence of the push to answer when the step is complete, or of the INIT to
+                         answer when the values are there; 0: none */
     uint32_t *flags;  /* [n], of that push */
-    int64_t since_ms; /* arrival of the open step's first part */
+    int64_t since_ms; /* arrival of the open step's first part, or of the first such INIT */
 } ps_step;
 
 /* Pushes of a trainer that came too late. */
@@ -44,21 +45,19 @@ typedef struct ps_object {
     ps_create spec;
     uint32_t creator; /* the trainer that created it */
     ps_step step;
-    uint64_t samples;      /* of all pushes that have begun */
-    uint64_t passes;       /* complete ones before those of this training */
-    float factor;          /* of the learning rate, from the trainer `rated_by` */
-    uint32_t rated_by;     /* the first in order whose push of this step has begun; of an asynchronous object
-                              the last that began */
-    uint64_t shrunk;       /* rows given back by SHRINK */
-    ps_dense dense;        /* of a dense object */
-    ps_sparse *sparse;     /* of a table; else NULL */
-    bool given;            /* it has values of files (ps_first.h): trainer 0 sets none */
-    ps_line *held;         /* [trainers] */
-    uint32_t held_n;       /* trainers with held frames */
-    ps_line *parked;       /* [trainers], keys of reads that wait for a step */
-    ps_drops *drops;       /* [trainers] */
-    uint64_t *init_waits;  /* [trainers], sequence of the INIT to answer when the values are there */
-    int64_t init_since_ms; /* when the first trainer began to wait for them; 0: none */
+    uint64_t samples;  /* of all pushes that have begun */
+    uint64_t passes;   /* complete ones before those of this training */
+    float factor;      /* of the learning rate, from the trainer `rated_by` */
+    uint32_t rated_by; /* the first in order whose push of this step has begun; of an asynchronous object
+                          the last that began */
+    uint64_t shrunk;   /* rows given back by SHRINK */
+    ps_dense dense;    /* of a dense object */
+    ps_sparse *sparse; /* of a table; else NULL */
+    bool given;        /* it has values of files (ps_first.h): trainer 0 sets none */
+    ps_line *held;     /* [trainers] */
+    uint32_t held_n;   /* trainers with held frames */
+    ps_line *parked;   /* [trainers], keys of reads that wait for a step */
+    ps_drops *drops;   /* [trainers] */
 } ps_object;
 
 /* Make an object for `trainers` in *out. PS_OK, PS_ENOMEM, PS_EINVAL; then *out is NULL. */

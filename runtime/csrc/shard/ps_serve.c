@@ -128,7 +128,7 @@ static void do_init(ps_shard *s, const ps_peer *p, ps_object *o) {
     if (p->trainer != 0 || p->head.length == 0 || o->dense.ready) return;
     o->dense.ready = true;
     for (uint32_t t = 0; t < s->config.trainers; t++) {
-        uint64_t sequence = ps_serve_wait(s, t, &o->init_waits[t], 0);
+        uint64_t sequence = ps_serve_wait(s, t, &o->step.waiter[t], 0);
         if (sequence != 0) ps_answer_done(s, &s->peers[t], sequence, p->head.object, 0, 0);
     }
 }
@@ -308,8 +308,8 @@ static void respond_init(ps_shard *s, ps_peer *p, ps_object *o) {
         ps_answer_done(s, p, p->head.sequence, p->head.object, 0, 0);
         return;
     }
-    ps_serve_wait(s, p->trainer, &o->init_waits[p->trainer], p->head.sequence);
-    if (o->init_since_ms == 0) o->init_since_ms = s->now_ms;
+    ps_serve_wait(s, p->trainer, &o->step.waiter[p->trainer], p->head.sequence);
+    if (o->step.since_ms == 0) o->step.since_ms = s->now_ms;
 }
 
 static int respond(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
@@ -457,7 +457,6 @@ void ps_serve_lost(ps_shard *s, ps_peer *p) {
     for (uint32_t i = 0; i < s->objects_n; i++) {
         ps_object *o = s->objects[i];
         (void)ps_serve_wait(s, t, &o->step.waiter[t], 0);
-        (void)ps_serve_wait(s, t, &o->init_waits[t], 0);
         s->held_bytes -= ps_object_forget_parked(o, t);
     }
     ps_stream_begin(s); /* a cut no longer waits for its push in flight */

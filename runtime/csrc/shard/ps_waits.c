@@ -87,9 +87,9 @@ static bool any(const uint64_t *sequences, uint32_t n) {
 }
 
 static int64_t init_waiting(waits *w, const ps_object *o) {
-    if (!any(o->init_waits, w->s->config.trainers)) return 0;
+    if (o->sparse != NULL || o->dense.ready || !any(o->step.waiter, o->step.n)) return 0;
     for (uint32_t t = 0; t < w->s->config.trainers; t++) w->missing[t] = t == 0;
-    return name_missing(w, "the initial value of parameters", o->init_since_ms);
+    return name_missing(w, "the initial value of parameters", o->step.since_ms);
 }
 
 static int64_t all_waiting(waits *w, const ps_meeting *m, const char *what) {
