@@ -18,7 +18,7 @@ bool py_has_items(const Py_buffer *view, py_item item) {
            view->itemsize == items[item].size;
 }
 
-static int get_buffer(PyObject *obj, Py_buffer *view, py_item item, int flags, const char *name) {
+int py_array(PyObject *obj, Py_buffer *view, py_item item, int flags, const char *name) {
     if (!PyObject_CheckBuffer(obj)) {
         PyErr_Format(PyExc_TypeError, "%s: expected an array of %s", name, items[item].name);
         return -1;
@@ -34,10 +34,6 @@ static int get_buffer(PyObject *obj, Py_buffer *view, py_item item, int flags, c
     }
     PyBuffer_Release(view);
     return -1;
-}
-
-int py_array(PyObject *obj, Py_buffer *view, py_item item, bool writable, const char *name) {
-    return get_buffer(obj, view, item, PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0), name);
 }
 
 size_t py_items(const Py_buffer *view) {
@@ -120,7 +116,7 @@ Py_buffer *py_take_as(py_call *all, PyObject *obj, const py_want *want) {
     if (all->of == NULL) all->of = all->few, all->taken = all->few_taken;
     Py_buffer *view = &all->of[all->n];
     if (want->access == PY_WRITE_OR_NONE && obj == Py_None) view->itemsize = 1; /* no items, of any size */
-    else if (get_buffer(obj, view, want->item, flags[want->access], want->name) < 0) return NULL;
+    else if (py_array(obj, view, want->item, flags[want->access], want->name) < 0) return NULL;
     all->taken[all->n++] = *want;
     if (want->shape != NULL && check_shape(all, view, want) < 0) return NULL;
     if (want->access < PY_STRIDED || (view->strides[0] % 4 == 0 && view->strides[1] % 4 == 0)) return view;

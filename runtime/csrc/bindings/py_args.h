@@ -13,10 +13,10 @@
 /* Required item type of an array. */
 typedef enum py_item { PY_F32, PY_F64, PY_U64, PY_I64 } py_item;
 
-/* Borrow the C-contiguous memory of `obj` in *view, a zeroed one; release it with PyBuffer_Release(),
- * which a zeroed view allows too. `name` is for messages. -1 with TypeError (other items, or
- * not a buffer), ValueError (misaligned), or the object's own exception (read-only, strided). */
-int py_array(PyObject *obj, Py_buffer *view, py_item item, bool writable, const char *name);
+/* Borrow the memory of `obj`, as PyBUF_... flags say, in *view, a zeroed one; release it with
+ * PyBuffer_Release(), which a zeroed view allows too. `name` is for messages. -1 with TypeError (other items,
+ * or not a buffer), ValueError (misaligned), or the object's own exception (read-only, strided). */
+int py_array(PyObject *obj, Py_buffer *view, py_item item, int flags, const char *name);
 
 /* Return true if these are the items, in this machine's byte order. Can't fail. */
 bool py_has_items(const Py_buffer *view, py_item item);

@@ -107,7 +107,8 @@ static Py_buffer *keep(client *self, uint32_t id, PyObject *obj, py_item item, b
     borrowed *b = &self->views[self->views_n];
     *b = (borrowed){.call = ps_client_building(self->core), .name = name, .turn = self->views_n, .id = id};
     b->values = item == PY_F32, b->written = writable;
-    if (py_array(obj, &b->view, item, writable, name) < 0) return NULL;
+    if (py_array(obj, &b->view, item, PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0), name) < 0)
+        return NULL;
     self->views_n++;
     return &b->view;
 }
@@ -195,7 +196,7 @@ static PyObject *client_add(PyObject *obj, PyObject *args) {
     spec.init.seed = seed;
     if (spec.sparse) spec.init.table = ps_table_id(name, (size_t)length);
     if (ready(self) < 0 || set_name(&spec, name, length) < 0 ||
-        py_array(pieces, &view, PY_U64, false, "pieces") < 0)
+        py_array(pieces, &view, PY_U64, PyBUF_C_CONTIGUOUS, "pieces") < 0)
         return NULL;
     int code = ps_client_create(self->core, &spec, view.buf, (size_t)view.len / sizeof(ps_piece), &id, &err);
     PyBuffer_Release(&view);

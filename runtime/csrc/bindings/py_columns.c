@@ -203,7 +203,7 @@ static PyObject *count_items(PyObject *Py_UNUSED(self), PyObject *args) {
     Py_ssize_t place, sample = 0, n = 0;
     Py_buffer view = {0};
     if (!PyArg_ParseTuple(args, "OnO", &samples, &place, &out)) return NULL;
-    if (py_array(out, &view, PY_I64, true, "offsets") < 0) return NULL;
+    if (py_array(out, &view, PY_I64, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE, "offsets") < 0) return NULL;
     int64_t *offsets = view.buf;
     for (size_t i = 0; i < py_items(&view) && n >= 0; i++) {
         offsets[i] = i == 0 ? 0 : offsets[i - 1] + n;
@@ -225,7 +225,7 @@ static PyObject *find_outside(PyObject *Py_UNUSED(self), PyObject *args) {
     for (Py_ssize_t i = 0; i < PyList_Size(columns); i++) {
         Py_buffer view = {0};
         if (!PyArg_ParseTuple(PyList_GetItem(columns, i), "OK", &array, &below)) return NULL;
-        if (py_array(array, &view, PY_I64, false, "ids") < 0) return NULL;
+        if (py_array(array, &view, PY_I64, PyBUF_C_CONTIGUOUS, "ids") < 0) return NULL;
         size_t n = py_items(&view), at = below == 0 ? n : ps_find_outside(view.buf, n, below); /* 0: 2^64 */
         PyBuffer_Release(&view);
         if (at < n) return Py_BuildValue("(nn)", i, (Py_ssize_t)at);

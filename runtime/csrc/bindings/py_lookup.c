@@ -79,7 +79,6 @@ typedef struct part {
 /* Parts whose rows are gathered, or summed. */
 typedef struct move {
     bool sums;
-    unsigned threads;
     part *parts;
     Py_ssize_t n;
 } move;
@@ -132,8 +131,8 @@ static int move_parts(py_call *all, ps_err *err) {
         float *of = p->rows->buf;
         ptrdiff_t stride = p->rows->strides[0] / 4;
         p->bags.blank = p->blank < 0 ? -1 : index[p->blank];
-        if (m->sums) rc = ps_add_rows(table, rows, dim, index, p->n, bags, of, stride, m->threads, err);
-        else rc = ps_gather(table, rows, dim, index, p->n, bags, of, stride, m->threads, err);
+        if (m->sums) rc = ps_add_rows(table, rows, dim, index, p->n, bags, of, stride, all->threads, err);
+        else rc = ps_gather(table, rows, dim, index, p->n, bags, of, stride, all->threads, err);
     }
     return rc;
 }
@@ -155,7 +154,7 @@ static PyObject *move_rows(PyObject *args, bool sums) {
     PyObject *table, *index, *parts, *result = NULL;
     move own = {.sums = sums};
     py_call all = {.wants = wants, .own = &own};
-    if (!PyArg_ParseTuple(args, "OOO!O&", &table, &index, &PyList_Type, &parts, py_threads, &own.threads))
+    if (!PyArg_ParseTuple(args, "OOO!O&", &table, &index, &PyList_Type, &parts, py_threads, &all.threads))
         return NULL;
     Py_ssize_t n = PyList_Size(parts);
     own.parts = PyMem_Calloc((size_t)n + 1, sizeof *own.parts);

@@ -140,13 +140,13 @@ static int take_one(ps_object *o, bool last, const ps_held *h, ps_err *err) {
     return ps_sparse_add(o->sparse, h->data, rows, h->count, err);
 }
 
-int ps_object_take(ps_object *o, const uint8_t *ended, uint32_t trainer, uint64_t *freed, ps_err *err) {
+int ps_object_take(ps_object *o, const uint8_t *ended, uint32_t trainer, uint64_t *held, ps_err *err) {
     bool last = ps_step_last(&o->step, ended, trainer);
     for (ps_held *h; (h = o->held[trainer].first) != NULL;) {
         int code = take_one(o, last, h, err);
         if (code < 0) return code;
         o->held[trainer].first = h->next;
-        *freed += h->charge;
+        *held -= h->charge;
         free(h);
         if (o->held[trainer].first == NULL) o->held_n--;
     }

@@ -82,9 +82,9 @@ ps_held *ps_held_new(uint64_t bytes, uint32_t count);
 /* Append `h` to the trainer's held frames; the object owns it then. Can't fail. */
 void ps_object_hold(ps_object *o, uint32_t trainer, ps_held *h);
 
-/* Add all held frames of the trainer whose turn it is to the sum, and free them; *freed grows by their
- * counted bytes. PS_OK, or an error of the table; then the remaining ones stay held. */
-int ps_object_take(ps_object *o, const uint8_t *ended, uint32_t trainer, uint64_t *freed, ps_err *err);
+/* Add all held frames of the trainer whose turn it is to the sum, and free them; *held shrinks by their
+ * charge. PS_OK, or an error of the table; then the remaining ones stay held. */
+int ps_object_take(ps_object *o, const uint8_t *ended, uint32_t trainer, uint64_t *held, ps_err *err);
 
 /* Count a push that begins. The learning rate follows from the samples of all pushes of a step, the factor of
  * the first trainer's and the pass, so it is known when the last push of the step has begun. Can't fail. */

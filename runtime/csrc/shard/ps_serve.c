@@ -38,9 +38,7 @@ static int settle(ps_shard *s, uint32_t object, ps_err *err) {
     if (ps_object_async(o)) return PS_OK;
     for (uint32_t t; (t = ps_step_turn(st, s->pass.there)) < st->n;) {
         if (o->sparse != NULL || st->part[t] == PS_PART_WHOLE) {
-            uint64_t freed = 0;
-            int code = ps_object_take(o, s->pass.there, t, &freed, err);
-            s->held_bytes -= freed;
+            int code = ps_object_take(o, s->pass.there, t, &s->held_bytes, err);
             if (code < 0) return ps_fail_about(err, o->spec.name);
         }
         if (st->part[t] != PS_PART_WHOLE) return PS_OK;
