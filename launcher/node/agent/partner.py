@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Callable
 
 from .. import procs
-from ..loop import Loop
-from ..silence import Silence
+from ..loop import Loop, Silence
 
 
 class Partner:

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from .. import procs
 from ..line.beats import keep_beating
 from ..line.wire import READ_BYTES, Decoder, Line, WireError
-from ..loop import Loop
+from ..loop import Loop, Silence
 from ..run_dir import lock_run_dir
-from ..silence import Silence
 from .agent import Agent
 from .program import Program
 

@@ -24,8 +24,7 @@ from ..line import reach
 from ..line.gate import OBSERVER, Gate
 from ..line.trace import Trace
 from ..line.wire import NONSENSE, Data, Line
-from ..loop import Loop, Timer
-from ..silence import Silence
+from ..loop import Loop, Silence, Timer
 from .head import Head
 from .observed import SAY_GOODBYE_S, Observed, Observer
 

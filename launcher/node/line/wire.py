@@ -16,8 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Callable, Generic, NamedTuple, TypeVar, Union
 
 from ... import __version__
-from ..loop import Loop
-from ..silence import Silence
+from ..loop import Loop, Silence
 
 if TYPE_CHECKING:
     from ..messages import HelloMsg

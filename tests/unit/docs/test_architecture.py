@@ -27,7 +27,7 @@ MODULES = {name: path for path, name in NAMED.items()}
 ORDER = (
     "runtime.shared",
     *("node.messages", "node.codes", "node.listing", "node.logs", "node.ports", "node.procs", "node.shapes"),
-    *("node.marked", "node.run_dir", "node.silence", "node.loop"),
+    *("node.marked", "node.run_dir", "node.loop"),
     *("node.ending", "node.job", "node.binding", "node.dealing", "node.line", "node.beginning", "node.link"),
     "node.later",
     *("node.dispatch", "node.head", "node.agent", "node.__main__"),

@@ -1,4 +1,4 @@
-"""The event loop: descriptors before timers, signals from the loop, nothing kept."""
+"""The event loop: descriptors before timers, signals from the loop, nothing kept; silence of others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import contextlib
 import os
 import signal
 
-from pslaunch.node.loop import Loop
+import pytest
+
+from pslaunch.node.loop import Loop, Silence
 
 
 def test_readable_descriptors_come_before_due_timers_and_cancelled_ones_never(loop: Loop) -> None:
@@ -57,3 +59,22 @@ def test_a_pause_is_known_for_a_while_though_its_clock_stood_too() -> None:
         assert "did not run for 60 s" in loop.describe_pause(5)
         uptime_s = 66.0
         assert loop.describe_pause(5) == ""
+
+
+@pytest.mark.parametrize("between_s", [0.05, 1.0, 2.0, 3.0, 6.0])
+def test_lost_peer_is_noticed_at_any_period(between_s: float) -> None:
+    silence, count = Silence(0.0), 1
+    while silence.measure(between_s * count) < 30:
+        count += 1
+    assert between_s * count < 30 + 2 * between_s
+
+
+def test_a_pause_of_our_own_leaves_others_the_time_they_had() -> None:
+    silence = Silence(0.0)
+    assert silence.measure(1.0) == 1
+    assert silence.measure(100.0) == 1
+    assert silence.measure(101.0) == 2
+    silence.hear(101.5)
+    assert silence.heard_s == 101.5
+    assert silence.measure(102.0) == 0.5
+    assert silence.measure(200.0) == 0.5
