@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import PslaunchError, SpecError
 from ..node.job import Node
-from ..node.later.record import connect
+from ..node.procs import connect
 from .base import Backend
 from .lines import Line
 

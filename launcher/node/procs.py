@@ -221,6 +221,29 @@ def get_peer(sock: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
+def connect(path: str) -> socket.socket:
+    """Connect to a Unix socket, as of a running job's head. Raises OSError, also for another user's."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.connect(name_socket(path))
+        if not is_of_user(sock):
+            raise PermissionError(errno.EPERM, "it is a socket of another user", path)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def name_socket(path: str) -> str:
+    """Return the name of a socket for the system: a leading `@` stands for an abstract one."""
+    return f"\0{path[1:]}" if path.startswith("@") else path
+
+
+def is_of_user(sock: socket.socket) -> bool:
+    """Return True if the other end of a Unix socket is this user's or root's: anybody may use any name."""
+    return get_peer(sock)[1] in (0, os.geteuid())
+
+
 def count_oom_kills() -> int:
     """Return the number of processes killed for memory, in our cgroup if known, else on this machine."""
     for path in _list_oom_files():

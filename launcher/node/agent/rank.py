@@ -57,10 +57,10 @@ def main(argv: Sequence[str]) -> int:
     if f"/{MPIRUN_FOLDER}" in os.environ.get("TMPDIR", ""):  # beside mpirun of Open MPI 4, whose own it is
         del os.environ["TMPDIR"]
         os.environ.update({"TMPDIR": order["tmpdir"]} if order["tmpdir"] else {})
-    address = "\0pslaunch-ranks-" + order["name"]
+    address = "@pslaunch-ranks-" + order["name"]
     with socket.socket(socket.AF_UNIX) as listener:
         try:
-            listener.bind(address)
+            listener.bind(procs.name_socket(address))
         except OSError as e:
             if e.errno != errno.EADDRINUSE:  # else another rank process of this node is the first
                 raise
@@ -93,18 +93,12 @@ def _connect(address: str) -> socket.socket:
     """Connect to the collector of this node's loans. Raises OSError."""
     end_s = time.monotonic() + CONNECT_LIMIT_S
     while True:
-        agent = socket.socket(socket.AF_UNIX)
         try:
-            agent.connect(address)
-            break
+            return procs.connect(address)
         except ConnectionRefusedError:  # the first rank is about to listen
-            agent.close()
             if time.monotonic() >= end_s:
                 raise
             time.sleep(0.01)
-    if procs.get_peer(agent)[1] != os.getuid():
-        raise PermissionError(errno.EPERM, "another user's process listens here", address[1:])
-    return agent
 
 
 def _wait(agent: socket.socket, parent: int) -> tuple[int, bool, str]:

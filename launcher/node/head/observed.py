@@ -10,7 +10,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any, Callable
 
-from .. import codes, logs
+from .. import codes, logs, procs
 from ..later import record
 from ..line.wire import Data, Line, Message, MessageLine
 from ..loop import Listener, Loop
@@ -134,12 +134,12 @@ class Observed:
     def _listen(self, path: str) -> Listener:
         """Listen for later observers; `@` begins an abstract name, which needs no file."""
         server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        server.bind(record.name_socket(path))
+        server.bind(procs.name_socket(path))
         server.listen(16)
         return Listener(self._loop, server, self._accept)
 
     def _accept(self, sock: socket.socket, _address: object) -> None:
-        if not record.is_of_user(sock):
+        if not procs.is_of_user(sock):
             sock.close()
             return
         fd = sock.detach()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import socket
@@ -166,29 +165,6 @@ def _check_state(r: JobRecord) -> JobRecord:
 
 
 def _has_listener(r: JobRecord) -> bool:
-    with contextlib.suppress(OSError), connect(str(r["socket"])):
+    with contextlib.suppress(OSError), procs.connect(str(r["socket"])):
         return True
     return False
-
-
-def connect(path: str) -> socket.socket:
-    """Connect to the head of a running job at its socket. Raises OSError, also for another user's."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.connect(name_socket(path))
-        if not is_of_user(sock):
-            raise PermissionError(errno.EPERM, "it is a socket of another user")
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
-def name_socket(path: str) -> str:
-    """Return the name of a socket for the system: a leading `@` stands for an abstract one."""
-    return f"\0{path[1:]}" if path.startswith("@") else path
-
-
-def is_of_user(sock: socket.socket) -> bool:
-    """Return True if the other end of a Unix socket is this user's or root's: anybody may use any name."""
-    return procs.get_peer(sock)[1] in (0, os.geteuid())

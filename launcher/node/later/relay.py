@@ -23,7 +23,7 @@ from typing import Any, Callable
 
 from .. import codes
 from ..listing import EARLIER, EARLIER_LOGS, KEPT_JOBS, OWNER, UNFETCHED, list_folder, read_lines, show_few
-from ..procs import complain, write_all
+from ..procs import complain, connect, write_all
 from . import record
 
 ANSWER_PIECE_BYTES = 64 * 1024
@@ -69,7 +69,7 @@ def find_socket(job_id: str) -> str:
 
 def relay(path: str) -> int:
     """Carry bytes between standard input and output and a Unix socket, until either side closes."""
-    with record.connect(path) as sock:
+    with connect(path) as sock:
         while True:
             for fd in select.select([0, sock.fileno()], [], [])[0]:
                 data = os.read(fd, ANSWER_PIECE_BYTES)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pslaunch.node import codes, job
+from pslaunch.node import codes, job, procs
 from pslaunch.node.head import head, observed, output
 from pslaunch.node.head.head import Head
 from pslaunch.node.job import Count, Limits, Node, Plan, Role
@@ -291,7 +291,7 @@ def test_a_head_in_a_launcher_goes_once_its_followers_know_the_end(
     attached = observed.Attached(led.loop, led.head, None)
     led.head.settled()
     (path,) = Path(record.get_folder()).iterdir()
-    sock = record.connect(json.loads(path.read_text())["socket"])
+    sock = procs.connect(json.loads(path.read_text())["socket"])
     heard: list[Any] = []
     lost: list[str] = []
     follower = open_line(led.loop, sock.detach(), heard.append, on_lost=lost.append)
