@@ -34,7 +34,7 @@ from ..run_dir import SPAWNER_FILE, end_leftovers
 from .job_folders import JobFolders
 from .loan import Loans
 from .partner import Partner
-from .program import Program, Usage, explain_start_failure, make_own_argv
+from .program import Program, explain_start_failure, follow_usage, make_own_argv
 from .resources import find_resources, follow_gpus
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ class Agent:
         shutil.rmtree(gloo, ignore_errors=True)  # of the epoch before
         os.mkdir(gloo)
         if not self._numbers:  # the first epoch; preparation is not measured
-            Usage(self._loop, self._programs, follow_gpus())
+            follow_usage(self._loop, self._programs, follow_gpus())
         self._numbers = dict(m["numbers"])
         for key in self._held.keys() - {ports.PORT_MARKS, *self._numbers}:
             ports.close_all(self._held.pop(key))

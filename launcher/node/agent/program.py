@@ -257,24 +257,22 @@ def explain_start_failure(e: codes.Refusal | OSError, program: str) -> tuple[int
     return 127 if e.errno == errno.ENOENT else 126, text
 
 
-class Usage:
-    """Measures programs that run, as long as the loop does; their processes are those of their sessions."""
+def follow_usage(loop: Loop, programs: Mapping[str, Program], gpus: Mapping[int, Report]) -> None:
+    """Measure programs that run, as long as the loop does; their processes are those of their sessions.
 
-    def __init__(self, loop: Loop, programs: Mapping[str, Program], gpus: Mapping[int, Report]) -> None:
-        """gpus: what sessions use of them, kept up to date."""
-        self._loop, self._programs, self._gpus = loop, programs, gpus
-        self._before: dict[int, tuple[float, float]] = {}  # time, and time on processors, by process
-        loop.call_after(USAGE_EVERY_S, self._look)
+    gpus: what sessions use of them, kept up to date.
+    """
 
-    def _look(self) -> None:
-        now_s, before = self._loop.now(), self._before
-        running = {p.process.pid: p for p in self._programs.values() if not p.ended}
+    def look(then_s: float, before: Mapping[int, tuple[float, int]]) -> None:
+        now_s = loop.now()
+        running = {p.process.pid: p for p in programs.values() if not p.ended}
         found = procs.measure_sessions(running) if running else {}
         for pid in found.keys() & before.keys():
-            (then_s, then_cpu_s), (cpu_s, size) = before[pid], found[pid]
+            then_cpu_s, (cpu_s, size) = before[pid][0], found[pid]
             if size:  # else it has just ended
                 percent = round(max(0.0, 100 * (cpu_s - then_cpu_s) / (now_s - then_s)), 1)
-                used: Report = {"cpu_percent": percent, "memory_bytes": size, **self._gpus.get(pid, {})}
-                running[pid].note_usage(used)
-        self._before = {pid: (now_s, cpu_s) for pid, (cpu_s, _) in found.items()}
-        self._loop.call_after(max(USAGE_EVERY_S, REST * (self._loop.now() - now_s)), self._look)
+                running[pid].note_usage({"cpu_percent": percent, "memory_bytes": size, **gpus.get(pid, {})})
+        wait_s = max(USAGE_EVERY_S, REST * (loop.now() - now_s))
+        loop.call_after(wait_s, lambda: look(now_s, found))
+
+    loop.call_after(USAGE_EVERY_S, lambda: look(0.0, {}))

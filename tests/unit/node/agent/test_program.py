@@ -15,7 +15,14 @@ import pytest
 
 from pslaunch.node import procs
 from pslaunch.node.agent.loan import Loan
-from pslaunch.node.agent.program import MAX_METRIC_CHARS, MAX_METRICS, REST, USAGE_EVERY_S, Program, Usage
+from pslaunch.node.agent.program import (
+    MAX_METRIC_CHARS,
+    MAX_METRICS,
+    REST,
+    USAGE_EVERY_S,
+    Program,
+    follow_usage,
+)
 from pslaunch.node.line.wire import MessageLine, Output
 from pslaunch.node.loop import Loop
 from pslaunch.node.messages import ProgramOrder
@@ -207,7 +214,7 @@ def test_usage_is_sent_of_running_programs(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(procs, "measure_sessions", measure)
     gpus: dict[int, Any] = {7: {"gpu_percent": 9.0}, 9: {"gpu_percent": 8.0}}
-    Usage(cast(Loop, hand), programs, gpus)
+    follow_usage(cast(Loop, hand), programs, gpus)
     for then_s in (USAGE_EVERY_S, USAGE_EVERY_S, 0.25 * REST):
         hand.now_s += USAGE_EVERY_S
         hand.look()
