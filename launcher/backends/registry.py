@@ -67,16 +67,11 @@ def _read_entry_points(path: str) -> Iterator[tuple[str, str]]:
             yield key.strip(), value.strip()
 
 
-def list_names() -> list[str]:
-    """Return the names of all backends, those of other packages last."""
-    return [*OWN, *find_added()]
-
-
 def get_options(name: str) -> dict[str, Option]:
     """Return the options of a backend's commands, by name. Raises SpecError."""
     return {option.name: option for option in find_face(name).list_options()}
 
 
 def find_owners(option: str) -> list[str]:
-    """Return the names of the backends that have an option."""
-    return [name for name in list_names() if option in get_options(name)]
+    """Return the names of the backends that have an option, those of other packages last."""
+    return [name for name in (*OWN, *find_added()) if option in get_options(name)]

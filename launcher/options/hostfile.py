@@ -35,9 +35,7 @@ def parse_hostfile(text: str, name: str, *, ports: bool = False) -> list[Host]:
         if words:
             numbers = _read_numbers(words[1:], line.strip(), where)
             found.append(_read_host(words[0], numbers, where, ports=ports))
-    if not found:
-        raise SpecError(f"{name} names no host")
-    return _merge(found)
+    return _merge(found, name)
 
 
 def parse_host_list(text: str, label: str) -> list[Host]:
@@ -48,9 +46,7 @@ def parse_host_list(text: str, label: str) -> list[Host]:
         host, count = match.groups() if match else (word, None)
         numbers = {"slots": SLOTS.read(count, f"{label}: {word!r}")} if count is not None else {}
         found.append(_read_host(host, numbers, label))
-    if not found:
-        raise SpecError(f"{label}={text!r} names no host")
-    return _merge(found)
+    return _merge(found, f"{label}={text!r}")
 
 
 def _read_host(word: str, numbers: dict[str, int], where: str, *, ports: bool = False) -> Host:
@@ -87,8 +83,10 @@ def _read_numbers(words: Sequence[str], line: str, where: str) -> dict[str, int]
     return numbers
 
 
-def _merge(lines: Sequence[Host]) -> list[Host]:
-    """Return each host once. Raises SpecError for a host whose name is another's with or without a domain."""
+def _merge(lines: Sequence[Host], where: str) -> list[Host]:
+    """Return each host once. Raises SpecError for none, and for a name that another has without a domain."""
+    if not lines:
+        raise SpecError(f"{where} names no host")
     named: dict[str, Host] = {}
     longer: dict[str, Host] = {}  # by their names without a domain
     for line in lines:
