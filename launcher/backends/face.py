@@ -100,12 +100,14 @@ class Face:
 
     def check(self, line: CommandLine, spec: JobSpec) -> int:
         """Report everything that would prevent the job from running; return the exit code."""
-        from ..check.check_hosts import begin_trace, check_hosts
+        from ..check.check_hosts import begin_trace, examine_hosts
+        from ..check.report import tell
 
         trace = begin_trace(spec.trace, CHECK) if spec.trace else None
         backend = self.make_backend(spec.site.reach)
         backend.tell = lambda news: line.tell(news.text)
-        return check_hosts(spec, backend, line.out, trace, as_json=line.as_json)
+        _, seen, findings = examine_hosts(spec, backend, {}, trace)
+        return tell(seen, findings, line.out, as_json=line.as_json)
 
     def make_backend(self, reach: Any) -> Backend:
         """Return the backend. reach: as in Site; None for a shell on node 0 without it."""

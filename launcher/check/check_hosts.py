@@ -9,7 +9,7 @@ import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final
 
 from pslaunch.runtime.shared.env import PSERVER
 
@@ -42,12 +42,6 @@ MPI_MODULE: Final = "mpi4py"
 RUNTIME_MODULES: Final = ("pslaunch.runtime", "numpy")
 FOR_VENV: Final = ("venv", "ensurepip")
 PACKAGES: Final = (OWN_PACKAGE, "numpy")  # whose versions matter
-
-
-def check_hosts(spec: JobSpec, backend: Backend, out: TextIO, trace: Trace | None, *, as_json: bool) -> int:
-    """Inspect all hosts of the job, report the findings, and return the exit code."""
-    _, seen, findings = examine_hosts(spec, backend, {}, trace)
-    return tell(seen, findings, out, as_json=as_json)
 
 
 def begin_trace(path: Path, side: str) -> Trace:

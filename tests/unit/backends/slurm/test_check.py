@@ -53,8 +53,8 @@ def test_partition_is_judged_for_the_job(name: str, wanted: int, code: int, text
 def test_reason_to_wait_for_nodes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(
-        "pslaunch.check.check_hosts.check_hosts",
-        lambda _spec, backend, *_args, **_kwargs: backend.tell(News("in the queue")),
+        "pslaunch.check.check_hosts.examine_hosts",
+        lambda _spec, backend, *_args: (backend.tell(News("in the queue")), [], []),
     )
     reach: Any = SimpleNamespace(agents=None, job="")
     spec: Any = SimpleNamespace(trace=None, site=SimpleNamespace(reach=reach))
