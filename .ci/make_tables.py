@@ -105,7 +105,7 @@ def list_options(command: str) -> list[Row]:
         found = [(a.dest, str(a.metavar), a.help or "") for a in actions]
     else:
         rows = [o for o in getattr(COMMANDS[command], "options", {}).values() if o.name != "help"]
-        rows = [*registry.get_options(command).values()] if command in registry.list_names() else rows
+        rows = [*registry.get_options(command).values()] if command in registry.OWN else rows
         found = [(o.name, o.metavar if o.kind.values else "", _list_aliases(o.names) + o.text) for o in rows]
     parts = [
         (name, metavar, *text.removesuffix("]").partition(" [default: ")) for name, metavar, text in found
