@@ -160,7 +160,7 @@ def make_k8s_spec(line: CommandLine, run: str = "") -> JobSpec:
     name = _choose_object_name(given, workspace, pods, servers) + (f"-{run}" if run else "")
     detach = not run or given.is_set("detach")
     refuse_unprintable(program, given.read("python"), given.read("agent_python"))
-    reach = _read_reach(given, name, servers, cwd, environ)
+    reach = _read_reach(line, name, pods, servers)
     reach = reach._replace(
         lease_s=0.0 if detach else given.read("lease"),
         linger_s=_choose_linger_s(given, reach, detach=detach) if run else given.read("linger") or 0.0,
@@ -206,25 +206,24 @@ def _read_places(given: Given, here: Path, cwd: Path) -> dict[str, Any]:
     return {name: check_folder_to_make(given.get(name), cwd) or folder for name, folder in defaults.items()}
 
 
-def _read_reach(given: Given, name: str, servers: int, cwd: Path, environ: Mapping[str, str]) -> K8sReach:
-    patch = given.get("patch")
-    pods, _ = _count_pods(given, served=True)  # the cluster chooses the GPUs of each
+def _read_reach(line: CommandLine, name: str, pods: int, servers: int) -> K8sReach:
+    given, patch = line.given, line.given.get("patch")
     gpus = count_gpus(given, -(-(given.read("worker_num") or pods) // pods))
     if not gpus:
         refuse_without_effect(given, "use_gpu", "in pods without a GPU; --gpus=1 asks for one")
     texts: dict[str, Any] = {option: form.read(given.get(option)) for option, form in FORMS.items()}
     return K8sReach(
         name=name,
-        image=_read_image(given, environ),
+        image=_read_image(given, line.environ),
         gpus=gpus,
         server_pods=servers,
         node_selector=read_selector(given),
         claims=read_claims(given),
-        patch=str(cwd / patch.text) if patch else "",
+        patch=str(line.cwd / patch.text) if patch else "",
         agent_python=given.read("agent_python"),
         access=_read_access(given),
         has_pslaunch=given.is_set("image_has_pslaunch"),
-        wheels=tuple(str(find_wheel(value, cwd)) for value in given.get_all("wheel")),
+        wheels=tuple(str(find_wheel(value, line.cwd)) for value in given.get_all("wheel")),
         **texts,
         **read_fields(given, K8sReach._fields),
     )
