@@ -90,7 +90,6 @@ class Supervisor:
         self._due: list[Signal] = []  # which asks for it
         self.alive: dict[str, str] = {}  # roles of processes started and not ended
         self._trainers_left = {key for key, m in members.items() if m.role == TRAINER}
-        self._connected: set[str] = set()  # trainers connected to the pservers
         self._secondary: list[JobFailure] = []  # which a program's failure may explain
         self._absent: list[str] = []  # trainers that ended with 0 and never connected
         self._retire_s = NEVER  # limit for pservers to end by themselves after training
@@ -103,10 +102,6 @@ class Supervisor:
     def note_progress(self, key: str, state: str) -> None:
         """Note the state that a process's runtime reports; a guess before it is void."""
         self.members[key].state, self.members[key].why = state, ""
-        if key in self._trainers_left and state == "connected":
-            self._connected.add(key)
-        else:
-            self._connected.discard(key)
         if key in self._absent:
             self._absent.remove(key)
 
@@ -138,7 +133,7 @@ class Supervisor:
         step = self._restarts.sealed
         if step is not None and self._connected and not (self.failure or self._endings):
             self._last_cut = LastCut(reason, step, len(self.alive), now_s, now_s + self.grace_s / 2)
-            self._due = [Signal(tuple(sorted(self._connected)), CUT)]
+            self._due = [Signal(tuple(self._connected), CUT)]
 
     def _end_after_cut(self, cut: LastCut, step: int, now_s: float) -> None:
         """Begin the ending that has waited, in what is left of the grace."""
@@ -205,6 +200,11 @@ class Supervisor:
         if secondary:
             self._secondary.append(failure)
         self.note_failure(failure, now_s, returns=returns)
+
+    @property
+    def _connected(self) -> list[str]:
+        """The trainers connected to the pservers."""
+        return [key for key in sorted(self._trainers_left) if self.members[key].state == "connected"]
 
     # --- decisions ---
 
@@ -280,7 +280,6 @@ class Supervisor:
         """Note that a process runs no more, or could not be started."""
         self.alive.pop(key, None)
         self._trainers_left.discard(key)
-        self._connected.discard(key)
         for ending in self._endings:
             ending.remove(key)
 
@@ -341,7 +340,7 @@ class Supervisor:
 
     def _look_for_absent(self, now_s: float) -> None:
         """Fail for a trainer that ended without connecting: the others would wait for it for ever."""
-        if self.server == "bundled" and self._connected and self._absent:
+        if self.server == "bundled" and self._absent and self._connected:
             text = "ended with 0 before it had connected to the pservers, while others wait for it"
             self.note_failure(self._make_failure(self._absent[0], text), now_s, returns=True)
 
