@@ -64,7 +64,7 @@ class RemoteHead:
         self._begun: tuple[int, float | None] = 0, None  # number here, and time, of the head's first event
         self._code: int | None = None
         self._end_code: int | None = None  # as in its `end` event
-        self._stops: list[messages.StopMsg] = []  # our requests to end
+        self.stops: list[messages.StopMsg] = []  # our requests to end
         self._closed = False
         self.lost = ""  # why the line was lost before the job ended
         self.told = False  # any message has arrived
@@ -100,21 +100,12 @@ class RemoteHead:
         told = self._events.list_with_gaps(cursor)  # dropped by the head, or here
         return told, told[-1]["n"] + 1 if told else max(cursor, self._next)
 
-    @property
-    def is_stopped(self) -> bool:
-        return bool(self._stops)
-
-    @property
-    def hurried(self) -> bool:
-        """True once the end was requested twice."""
-        return len(self._stops) > 1
-
     def stop(self, number: int, reason: str, code: int = 0) -> None:
-        self._stops.append({"type": "stop", "number": number, "reason": reason, "code": code})
-        self._line.send(self._stops[-1])
-        if len(self._stops) == 1:
+        self.stops.append({"type": "stop", "number": number, "reason": reason, "code": code})
+        self._line.send(self.stops[-1])
+        if len(self.stops) == 1:
             self._loop.call_after(SLOW_S, self._report_slow)
-        elif len(self._stops) == 2:
+        elif len(self.stops) == 2:
             self._loop.call_after(GIVE_UP_S, self._give_up)
 
     def _report_slow(self) -> None:
@@ -248,7 +239,7 @@ class RemoteHead:
         else:
             self._take_line(found)
             self.hold(self.placed)
-            for stop in self._stops:
+            for stop in self.stops:
                 self._line.send(stop)
 
     def _fail_to_resume(self, e: Exception) -> None:
@@ -265,11 +256,11 @@ class RemoteHead:
         failure = make_loss(self.placed.plan, self._name, 0, why, "the launcher", pause)
         end: Event = {"code": codes.NODE_LOST, "reason": failure.why}
         self.lost = end["reason"]
-        for stop in self._stops[:1]:  # later failures are not the reason of the end
+        for stop in self.stops[:1]:  # later failures are not the reason of the end
             code = stop["code"] or codes.SIGNAL_BASE + stop["number"]
             end = {"code": code, "reason": f"{stop['reason']}; then {self.lost}"}
         now = time.time()
         elapsed_s = max(0.0, round(now - (self._first_time or now), 3))  # the head's clock may be ahead
         self._keep({"n": self._next, "time": round(now, 3), "event": "end", **end, "elapsed_s": elapsed_s,
-                    "failure": None if self._stops else failure._asdict()})  # fmt: skip
+                    "failure": None if self.stops else failure._asdict()})  # fmt: skip
         self._code = end["code"]

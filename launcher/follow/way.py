@@ -213,8 +213,8 @@ class Way(ABC):
 
     @property
     def drops_results(self) -> bool:
-        """True if the user wants no results any more, which end with the nodes."""
-        return self.backend.owns_nodes and self.head is not None and self.head.hurried
+        """True if the user has asked twice for the end: for no results any more, which end with the nodes."""
+        return self.backend.owns_nodes and self.head is not None and len(self.head.stops) > 1
 
     def cut_fetch(self) -> None:
         """Let a fetch fail soon. The job has ended: nothing on the nodes needs a wait."""

@@ -58,7 +58,7 @@ class PodsWay(Way):
         SlowWork(loop, lambda: confirm(over)).wait(lambda: head.done, over.set)
 
     def keeps_files(self, watch: Watch) -> bool:
-        is_stopped = self.head is not None and self.head.is_stopped
+        is_stopped = self.head is not None and self.head.stops
         return self.backend.keeps_files and not is_stopped and (watch.any_began or self._end is not None)
 
     def cut_fetch(self) -> None:
