@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import signal
 import threading
 from abc import ABC, abstractmethod
@@ -64,12 +65,13 @@ class SlowWork(Generic[T]):
         """Let fast work finish: imports here would slow the thread down, by 10 ms and more."""
         self._done.wait(AT_ONCE_S)
 
-    def leave(self, cut: Callable[[], None]) -> T | None:
-        """Return the result, or None without one; unfinished work is ended by `cut`."""
+    def leave(self: SlowWork[Started], cut: Callable[[], None]) -> None:
+        """End the work, by `cut` if it is unfinished, and close the lines that no head took."""
         if not self._done.is_set():
             cut()
             self._done.wait(CLOSE_EXTRA_S)
-        return self._found[0] if self._found else None
+        for _, line in itertools.chain(*self._found):
+            line.close()
 
     def wait(self, asked: Callable[[], bool], cut: Callable[[], None]) -> T | None:
         """Run the loop until the work ends and return its result. Once `asked` is true, `cut` ends it soon.

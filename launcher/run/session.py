@@ -16,7 +16,7 @@ from .. import errors
 from ..backends.base import Backend
 from ..backends.registry import find_face
 from ..follow.watch import Watch
-from ..follow.way import Scene, SlowWork, Started, Way
+from ..follow.way import Scene, SlowWork, Way
 from ..node import codes
 from ..node.job import Facts, Node, Plan, place, to_data
 from ..node.later import record
@@ -163,7 +163,7 @@ def _run(spec: JobSpec, plan: Plan, trace: Trace | None = None, *, as_json: bool
         loop.handle_signals({n: lambda: None for n in errors.STOP_SIGNALS})
         starting = SlowWork(loop, way.start)
         at_end.callback(way.backend.close)
-        at_end.callback(_leave, starting, way.backend)
+        at_end.callback(starting.leave, way.backend.cancel)
         starting.give_time()
         view = make_view(json=as_json, out=cast(TextIO, outlet), clock=time.monotonic)
         if spec.log_to:
@@ -219,12 +219,6 @@ def _follow_to_end(
     if head.code != codes.NODE_LOST:  # the job's end was seen
         record.remove_secret(str(_name_pointer(way.plan)))
     return code or fetched, watch.any_began
-
-
-def _leave(starting: SlowWork[Started], backend: Backend) -> None:
-    """Close the lines that no head took."""
-    for _, line in starting.leave(backend.cancel) or ():
-        line.close()
 
 
 def _leave_job(way: Way, watch: Watch, state: str) -> int:

@@ -193,8 +193,7 @@ def _keep_trying(
 
     def leave() -> None:
         over.set()
-        for _, line in work.leave(backend.cancel) or ():
-            line.close()
+        work.leave(backend.cancel)
 
     work = SlowWork(scene.loop, work_on, tell)
     scene.at_end.callback(leave)
