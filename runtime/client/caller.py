@@ -29,8 +29,9 @@ from ..files.sets import Layout
 from ..process.settings import Settings
 from . import handshake
 from .calls import CallRunner
+from .control import MESSAGES
 from .dialer import Dialer, list_shards
-from .messages import COLS, MESSAGES, Messages
+from .messages import COLS, Messages
 
 _NO_ROWS = np.empty(0, np.uint64), np.empty(0, np.float32)
 SYNC = Strategy()

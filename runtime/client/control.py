@@ -17,6 +17,7 @@ from typing import IO, Any
 from ..files.saving import write_whole
 
 Message = dict[str, Any]
+MESSAGES = "messages of trainers"  # the table of messages.py; a pserver knows it, without numpy
 _LENGTH = struct.Struct("<I")
 _MOST_BYTES = 64 << 20
 _READ_BYTES = 1 << 18

@@ -11,7 +11,6 @@ import numpy as np
 from .. import _core
 from ..engine.arrays import F32, U64, Ids
 
-MESSAGES = "messages of trainers"  # name of the table
 COLS = 64
 MOST_ROWS = 1 << 20  # of one trainer's message, 128 MiB
 _LIMB_BITS = 12  # sums of 4,096 trainers (PS_MAX_TRAINERS) have no more than float32's 24

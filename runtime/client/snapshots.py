@@ -10,7 +10,6 @@ import json
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .. import _core
 from ..files.exports import name_export
@@ -19,11 +18,9 @@ from ..files.saving import SaveError
 from ..process.settings import Settings
 from ..shared.env import RESUME_OF
 from ..shared.reports import WANTED_CUT
+from .caller import Caller
 from .control import Control, Message
 from .dialer import ClientError
-
-if TYPE_CHECKING:
-    from .caller import Caller
 
 EXPORT, ALL = (_core.get_protocol()[f"PS_{flag}"] for flag in ("EXPORT", "ALL"))
 STATES_BYTES = 48 << 20  # of all trainers, in messages and a manifest

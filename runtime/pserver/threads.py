@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from .. import _core
-from ..client.messages import MESSAGES
+from ..client.control import MESSAGES
 from ..files.exports import write_index
 from ..files.manifest import MANIFEST
 from ..files.objects import SetError

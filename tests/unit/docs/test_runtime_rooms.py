@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -69,6 +71,11 @@ def test_a_module_imports_from_its_room_and_those_below(module: str) -> None:
 
 def test_no_module_of_the_runtime_imports_itself_by_a_circle() -> None:
     TopologicalSorter(IMPORTS).prepare()
+
+
+def test_a_pserver_loads_no_numpy() -> None:
+    code = "import sys, pslaunch.runtime.pserver.pserver; sys.exit('numpy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_file_names_are_there_once() -> None:
