@@ -42,6 +42,11 @@ class Sequences:
             )
 
 
+def find_offsets(counts: npt.ArrayLike) -> Ids:
+    """Return the starts of ranges with these lengths, and the end of the last."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Rows of one table that a batch needs, and their positions.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..engine.arrays import Sequences
+from ..engine.arrays import Sequences, find_offsets
 
 __all__ = ["create_lod_tensor"]
 
@@ -33,4 +33,4 @@ def create_lod_tensor(
         if (found := [len(one) for one in items]) != lengths:
             raise ValueError(f"create_lod_tensor: the lengths {lengths}, the data has {found}")
         items = np.array([one for own in items for one in own], np.int64).reshape(-1, 1)
-    return Sequences(items, np.cumsum([0, *lengths], dtype=np.int64))
+    return Sequences(items, find_offsets(lengths))

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from pslaunch.runtime import _core
 from pslaunch.runtime.client.caller import Init
-from pslaunch.runtime.engine.arrays import F32, Ids, split_rows
+from pslaunch.runtime.engine.arrays import F32, Ids, find_offsets, split_rows
 from pslaunch.runtime.engine.entry import ANY, EntryAttr, ShowClickEntry
 
 from .optimizers import OF_TABLES, make_torch_rule
@@ -134,17 +134,12 @@ class _Table(torch.nn.Module):
         return out
 
 
-def _count(mask: npt.NDArray[np.bool_]) -> Ids:
-    """Return the number of true values before each place, and of all."""
-    return np.concatenate([[0], np.cumsum(mask)])
-
-
 class Embedding(_Table):
     """torch.nn.Embedding with rows on the pservers; that of `padding_idx` is zeros."""
 
     def forward(self, ids: Tensor) -> Tensor:
         own, mask = self.find_ids(ids)
-        bags = None if mask is None else (_count(mask), None)  # a bag of an id or none for each
+        bags = None if mask is None else (find_offsets(mask), None)  # a bag of an id or none for each
         return self._gather(own, ids.device, bags).reshape(*ids.shape, self.spec.dim)
 
 
@@ -169,7 +164,7 @@ class EmbeddingBag(_Table):
         own, mask = self.find_ids(ids)
         weights = None if weights is None else weights.reshape(-1)
         if mask is not None:
-            ends = _count(mask)[ends]
+            ends = find_offsets(mask)[ends]
             weights = None if weights is None else weights[torch.from_numpy(mask).to(weights.device)]
         counts = np.maximum(np.diff(ends), 1).astype(np.float32)[:, None] if self.mode == "mean" else None
         return self._gather(own, ids.device, (ends, counts), weights)

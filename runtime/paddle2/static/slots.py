@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ... import _core
-from ...engine.arrays import Ids, Sequences
+from ...engine.arrays import Ids, Sequences, find_offsets
 from ...engine.columns import TEXT, WHOLE, Column, find_encoding
 from ..program.program import DTYPES, Variable
 
@@ -40,7 +40,7 @@ def read_columns(lines: Sequence[Line], slots: Sequence[Variable]) -> dict[str, 
 def _make_column(slot: Variable, values: bytearray, counts: Ids) -> Column:
     """Return values with their shape; counts: values of each sample."""
     items = np.frombuffer(values, DTYPES[slot.kind]).reshape(-1, *slot.shape[1:])
-    return Sequences(items, _add_up(counts // slot.size)) if slot.is_sequence else items
+    return Sequences(items, find_offsets(counts // slot.size)) if slot.is_sequence else items
 
 
 def _find_error(text: bytes, slots: Sequence[Variable]) -> str:
@@ -83,11 +83,6 @@ def _show(word: bytes) -> str:
     return repr(word[:40].decode(errors="replace"))
 
 
-def _add_up(counts: Ids) -> Ids:
-    """Return the starts of ranges with these lengths, and the end of the last."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
-
-
 def count_samples(columns: Columns) -> int:
     column = next(iter(columns.values()))
     return len(column.offsets) - 1 if isinstance(column, Sequences) else len(column)
@@ -101,7 +96,7 @@ def _choose(column: Column, places: Ids) -> Column:
     if not isinstance(column, Sequences):
         return np.asarray(column)[places]
     counts = np.diff(column.offsets)[places]
-    offsets = _add_up(counts)
+    offsets = find_offsets(counts)
     items = np.arange(offsets[-1]) + np.repeat(column.offsets[places] - offsets[:-1], counts)
     return Sequences(column.items[items], offsets)
 
@@ -114,7 +109,7 @@ def _join(parts: Sequence[Any]) -> Column:
     if not isinstance(parts[0], Sequences):
         return np.concatenate(parts)
     counts = np.concatenate([np.diff(part.offsets) for part in parts])
-    return Sequences(np.concatenate([part.items for part in parts]), _add_up(counts))
+    return Sequences(np.concatenate([part.items for part in parts]), find_offsets(counts))
 
 
 def pack_columns(columns: Columns) -> bytes:
