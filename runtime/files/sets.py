@@ -73,14 +73,10 @@ def read_layout(header: Header) -> Layout:
     return Layout(header.pservers, header.ports_num, header.ports_num_for_sparse)
 
 
-def leave(_: Path) -> None:
-    """Get no file."""
-
-
 class Set:
     """A set, whose parts are opened and verified when they are needed."""
 
-    def __init__(self, folder: Path, fetch: Fetch = leave, *, deltas: bool = False) -> None:
+    def __init__(self, folder: Path, fetch: Fetch = lambda _: None, *, deltas: bool = False) -> None:
         """Read the manifest, or make that of a pservers' save at their end. Raises SetError, OSError.
 
         `deltas`: also a set with only the rows that changed since an export.
@@ -251,9 +247,9 @@ def describe_part(part: PartFile) -> dict[str, Any]:
 class Share:
     """Values of a set for one port of a pserver, of whatever layout."""
 
-    def __init__(self, folder: Path, layout: Layout, pserver: int, port: int, fetch: Fetch = leave) -> None:
+    def __init__(self, found: Set, layout: Layout, pserver: int, port: int) -> None:
         """Open and verify the parts. Raises SetError, OSError."""
-        self.set = Set(folder, fetch)
+        self.set = found
         dense, sparse = layout.find_numbers(pserver, port)
         self._dense, self._sparse = (dense, layout.dense), (sparse, layout.sparse)
         self._blocks = 0  # of the objects so far

@@ -22,7 +22,7 @@ from ..files.exports import set_newest
 from ..files.manifest import MANIFEST, Manifest, read_manifest, write_manifest
 from ..files.objects import Content, PartFile, SetError
 from ..files.saving import Entry, Header, sync_folder
-from ..files.sets import Share, describe_part, read_layout
+from ..files.sets import Set, Share, describe_part, read_layout
 from .others import Others, list_holders
 from .pserver_options import EXPORTS, Options
 from .threads import REQUESTS, Shard
@@ -202,7 +202,8 @@ class Cuts:
         header, folder = self._make_header(), question["folder"]
         fetch = functools.partial(Others(self._options, header, question["pservers"]).fetch, folder)
         for port, shard in enumerate(self._shards):
-            shard.load(Share(self._root / folder, read_layout(header), header.pserver, port, fetch))
+            found = Set(self._root / folder, fetch)  # of its own: each shard has a thread
+            shard.load(Share(found, read_layout(header), header.pserver, port))
         return {}
 
     def _do_copy(self, question: Message) -> Message:

@@ -18,7 +18,7 @@ from ...engine.learner import Learner
 from ...engine.plan import Plan
 from ...engine.updater import ParamRules, Updater
 from ...files.joined import check_finite
-from ...files.sets import Layout, Share
+from ...files.sets import Layout, Set, Share
 from ...process.settings import Settings, build_pserver_options, get_settings, prepare, set_part
 from ...pserver import pserver
 from ...pserver.threads import Loaded
@@ -106,7 +106,7 @@ class Fleet:
         layout = Layout(len(part.servers), settings.ports_num, settings.ports_num_for_sparse)
         try:
             ports = range(settings.ports_num + settings.ports_num_for_sparse)
-            shares = [Share(Path(dirname).absolute(), layout, part.index, port) for port in ports]
+            shares = [Share(Set(Path(dirname).absolute()), layout, part.index, port) for port in ports]
             for share in shares:
                 check_parameters(share.set, plan.trained)
                 check_finite(share.set, rules.rules)
