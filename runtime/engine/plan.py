@@ -8,6 +8,7 @@ added in the order of its users.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +24,7 @@ from .ops.base import Array
 from .ops.dense import Concat
 from .ops.lookup import Lookup, find_tables
 
-Lookups = dict[str, list[tuple[Lookup, tuple[int, ...]]]]  # of each table, with the places of their inputs
+Lookups = dict[str, list[Lookup]]  # of each table
 Choice = Mapping[Value, tuple[type[Op], tuple[Value, ...]]]
 Between = Callable[[Mapping[str, F32]], object]
 
@@ -44,7 +45,7 @@ class BatchInput:
 
     def find_broken_data(self) -> list[str]:
         """Return the names of data that have NaN or infinity."""
-        data = [(node.op.value, self.results[node.place]) for node in self.plan.data]
+        data = [(op.value, self.results[op.place]) for op in self.plan.data]
         return [value.name for value, own in data if value.kind == "float" and not _core.is_finite(own)]
 
 
@@ -67,19 +68,6 @@ class StepResult:
         dense = {name: np.zeros_like(grad) for name, grad in self.dense.items()}
         sparse = {name: (keys[:0], rows[:0]) for name, (keys, rows) in self.sparse.items()}
         return replace(self, samples=0, dense=dense, sparse=sparse)
-
-
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """An operation, its place among all results, those of its inputs, and of inputs that need a gradient.
-
-    needed: their number among the inputs, and their place, the last one first.
-    """
-
-    place: int
-    op: Op
-    inputs: tuple[int, ...]
-    needed: tuple[tuple[int, int], ...]
 
 
 class Plan:
@@ -106,84 +94,83 @@ class Plan:
         users = [places[one] for one in (*(one for _, inputs in choice.values() for one in inputs), *ends)]
         self._targets = [places[one] for one in targets]
         self._loss = -1 if loss is None else places[loss]
-        self._nodes: list[_Node] = []
+        self._ops: list[Op] = []
         self._lookups: Lookups = {}
         self._settled: set[int] = set()  # places of lookups with nothing left to compute, and their views
         self._paired: dict[tuple[str, str], str] = {}  # sequences that a value takes item by item
         learning: set[int] = set()  # places of values that depend on a parameter
         for i, (value, (cls, inputs)) in enumerate(choice.items()):
             own = tuple(places[one] for one in inputs)
-            needed = tuple((k, place) for k, place in enumerate(own) if place in learning)
             op = cls(value, [place in learning for place in own])
-            if value.kind == "float" and (op.value.params or needed):
+            op.place, op.places = i, own
+            if value.kind == "float" and (op.value.params or any(op.needs)):
                 learning.add(i)
             op.is_loss = value is loss
-            items = [self._nodes[places[one]].op.sequence for one in inputs if one.is_sequence]
+            items = [self._ops[places[one]].sequence for one in inputs if one.is_sequence]
             op.sequence = value.name if value.op == "data" else "".join(items[:1])
             if op.keeps_items:
                 self._paired.update(((one, items[0]), value.name) for one in items if one != items[0])
             if op.overwrites and users.count(own[0]) == 1:
-                before = self._nodes[own[0]].op
+                before = self._ops[own[0]]
                 op.in_place = not (before.reads_result or before.is_view or before.value.op == "data")
             if isinstance(op, Lookup):
-                self._lookups.setdefault(op.value.params[0].name, []).append((op, own))
-            self._nodes.append(_Node(i, op, own, needed[::-1]))
+                self._lookups.setdefault(op.value.params[0].name, []).append(op)
+            self._ops.append(op)
             # Sequences may differ in length, which only their arrays tell.
             if isinstance(op, Concat) and len(value.shape) == 2 and value.has_batch and not value.is_sequence:
                 for k, place in enumerate(own):
-                    self._settle(place, op, k, users)
+                    self._settle(self._ops[place], op, k, users)
         for found in self._lookups.values():
-            found.sort(key=lambda one: one[0].number)
+            found.sort(key=lambda op: op.number)
         _core.keep_memory()
-        values = [node.op.value for node in self._nodes]
+        values = [op.value for op in self._ops]
         self.tables = find_tables(values)
         self.params = {config.name: config for value in values for config in value.params}
         self.dense = [name for name in self.params if name not in self.tables]
         self._order_steps()
 
     def _order_steps(self) -> None:
-        """Set the nodes of data, those before and after the lookups, and those of the way back."""
-        self.data = [node for node in self._nodes if node.op.value.op == "data"]
-        early = {places[0] for found in self._lookups.values() for _, places in found}
+        """Set the operations of data, those before and after the lookups, and those of the way back."""
+        self.data = [op for op in self._ops if op.value.op == "data"]
+        early = {op.places[0] for found in self._lookups.values() for op in found}
         reached = {self._loss}  # between the loss and a parameter
-        backward: list[_Node] = []
-        for node in reversed(self._nodes):
-            if node.place in early:
-                if node.op.value.params:
-                    raise ValueError(f"{node.op.value.name}: ids of a lookup can't depend on a parameter")
-                early.update(node.inputs)
-            if node.place in reached:
-                backward.append(node)
-                reached.update(place for _, place in node.needed)
-        self._early = [node for node in self._nodes if node.place in early and node not in self.data]
-        self.trained = {c.name: c for node in reversed(backward) for c in node.op.value.params}
-        self._backward = [node for node in backward if node.place not in self._settled]
-        last = {config.name: node.place for node in self._backward for config in node.op.value.params}
-        self._completes: dict[int, list[str]] = {}  # parameters whose gradients are complete after a node
+        backward: list[Op] = []
+        for op in reversed(self._ops):
+            if op.place in early:
+                if op.value.params:
+                    raise ValueError(f"{op.value.name}: ids of a lookup can't depend on a parameter")
+                early.update(op.places)
+            if op.place in reached:
+                backward.append(op)
+                reached.update(itertools.compress(op.places, op.needs))
+        self._early = [op for op in self._ops if op.place in early and op not in self.data]
+        self.trained = {c.name: c for op in reversed(backward) for c in op.value.params}
+        self._backward = [op for op in backward if op.place not in self._settled]
+        last = {config.name: op.place for op in self._backward for config in op.value.params}
+        self._completes: dict[int, list[str]] = {}  # parameters whose gradients are complete after one
         for name in self.dense:
             if name in last:
                 self._completes.setdefault(last[name], []).append(name)
         left_out = early | self._settled
-        self._late = [node for node in self._nodes if node.place not in left_out and node not in self.data]
+        self._late = [op for op in self._ops if op.place not in left_out and op not in self.data]
 
-    def _settle(self, place: int, concat: Concat, i: int, users: Sequence[int]) -> None:
+    def _settle(self, op: Op, concat: Concat, i: int, users: Sequence[int]) -> None:
         """Let a lookup of one row for each sample, which only `concat` reads, write to its part there.
 
         Then most have nothing else to compute: `concat` hands out their gradients.
         """
-        node = self._nodes[place]
         chain: list[int] = []
-        while node.op.value.op in ("reshape", "single") and users.count(node.place) == 1:
-            if node.op.value.op == "reshape":  # the other checks lengths
-                chain.append(node.place)
-            node = self._nodes[node.inputs[0]]
-        value = node.op.value
-        if isinstance(node.op, Lookup) and users.count(node.place) == 1 and value.size == value.shape[-1]:
-            node.op.home = concat, i
+        while op.value.op in ("reshape", "single") and users.count(op.place) == 1:
+            if op.value.op == "reshape":  # the other checks lengths
+                chain.append(op.place)
+            op = self._ops[op.places[0]]
+        value = op.value
+        if isinstance(op, Lookup) and users.count(op.place) == 1 and value.size == value.shape[-1]:
+            op.home = concat, i
             concat.filled.add(i)
-            if node.op.only_copies and len(node.inputs) == 1:
+            if op.only_copies and len(op.places) == 1:
                 concat.learning[i] = value.name
-                self._settled.update([*chain, node.place])
+                self._settled.update([*chain, op.place])
 
     def prepare(self, feeds: Feeds) -> BatchInput:
         """Return the input of a batch; raises ValueError naming data that is missing or does not fit."""
@@ -191,18 +178,18 @@ class Plan:
             for name in feeds:
                 self._program.get(name)
         offsets: dict[str, Ids] = {}
-        results: list[Any] = [None] * len(self._nodes)
+        results: list[Any] = [None] * len(self._ops)
         samples = 0
-        columns = take_columns([node.op.value for node in self.data], feeds)
-        for node in self.data:
-            value = node.op.value
+        columns = take_columns([op.value for op in self.data], feeds)
+        for op in self.data:
+            value = op.value
             column = columns[value.name]
             own = column.offsets if isinstance(column, Sequences) else None
-            results[node.place] = column.items if isinstance(column, Sequences) else column
+            results[op.place] = column.items if isinstance(column, Sequences) else column
             if own is not None:
                 offsets[value.name] = own
             if value.has_batch:
-                size = len(results[node.place]) if own is None else len(own) - 1
+                size = len(results[op.place]) if own is None else len(own) - 1
                 samples = samples or size
                 if size != samples or size == 0:
                     raise ValueError(f"{value.name} has {size} samples, expected {samples or 'at least one'}")
@@ -213,10 +200,10 @@ class Plan:
                 found = f"sample {at} of {pair[0]} has {lengths[at]} items, of {pair[1]} {others[at]}"
                 raise ValueError(f"{name}: {found}, but it takes both item by item")
         step = Step(params={}, offsets=offsets, counts={}, draw=None, threads=self._threads)
-        for node in self._early:
-            result = node.op.forward(step, *[results[i] for i in node.inputs])
+        for op in self._early:
+            result = op.forward(step, *[results[i] for i in op.places])
             # A copy: the next batch may be prepared before this one is computed.
-            results[node.place] = result if node.op.is_view else result.copy()
+            results[op.place] = result if op.is_view else result.copy()
         rows = self._find_rows(self._lookups, results)
         return BatchInput(plan=self, offsets=offsets, samples=samples or 1, results=results, rows=rows)
 
@@ -239,7 +226,7 @@ class Plan:
         before = _core.set_floats()  # a library may have set this thread's floats for its own speed
         try:
             for table, found in self._lookups.items():
-                parts = [op.make_part(step, *[batch.results[i] for i in places]) for op, places in found]
+                parts = [op.make_part(step, *[batch.results[i] for i in op.places]) for op in found]
                 _core.gather_rows(tables[table], batch.rows[table].index, parts, self._threads)
             self._run_forward(step, batch.results, between)
             values = [np.array(batch.results[i], order="C") for i in self._targets]
@@ -256,53 +243,52 @@ class Plan:
         """Return the rows that lookups need; raises ValueError naming an id out of range."""
         wanted = {}
         for table, found in lookups.items():
-            joined = np.concatenate([results[places[0]].reshape(-1) for _, places in found])
+            joined = np.concatenate([results[op.places[0]].reshape(-1) for op in found])
             wanted[table] = self.params[table].rows, joined
         try:
             return find_rows(wanted, self._threads) if wanted else {}
         except ValueError:
             for table, found in lookups.items():
-                for op, places in found:
-                    op.check_ids(results[places[0]], self.params[table].rows, 0, "id")
+                for op in found:
+                    op.check_ids(results[op.places[0]], self.params[table].rows, 0, "id")
             raise
 
     def _sum_rows(self, step: Step, batch: BatchInput) -> dict[str, tuple[U64, F32]]:
         """Return the gradients of table rows, from those of the lookups that the loss depends on."""
         learned: Lookups = {}
         for table, found in self._lookups.items():
-            if own := [one for one in found if one[0].value.name in step.row_grads]:
+            if own := [op for op in found if op.value.name in step.row_grads]:
                 learned[table] = own
         rows = batch.rows if learned == self._lookups else self._find_rows(learned, batch.results)
         sums = {}
         for table, found in learned.items():
-            parts = [step.row_grads[op.value.name] for op, _ in found]
+            parts = [step.row_grads[op.value.name] for op in found]
             keys = rows[table].keys
             sums[table] = keys, sum_rows(len(keys), rows[table].index, parts, self._threads)
         return sums
 
     def _run_forward(self, step: Step, results: list[Array], between: Between) -> None:
-        for node in self._late:
+        for op in self._late:
             try:
-                found = node.op.forward(step, *[results[i] for i in node.inputs])
+                found = op.forward(step, *[results[i] for i in op.places])
             except (ValueError, IndexError) as e:
-                raise ValueError(f"{node.op.value.name}: {e}") from None
-            results[node.place] = np.asarray(found)  # numpy makes scalars of arrays without axes
+                raise ValueError(f"{op.value.name}: {e}") from None
+            results[op.place] = np.asarray(found)  # numpy makes scalars of arrays without axes
             between({})
 
     def _run_backward(self, step: Step, results: list[Array], between: Between) -> None:
         # Of each value the gradients from its users, the last user's first.
         grads = {self._loss: [np.ones(results[self._loss].shape, dtype=np.float32)]}
-        for node in self._backward:
-            parts = grads.pop(node.place, None)
+        for op in self._backward:
+            parts = grads.pop(op.place, None)
             if parts is None:
                 continue
             grad = np.asarray(parts[0] if len(parts) == 1 else functools.reduce(np.add, reversed(parts)))
-            found = node.op.backward(step, grad, results[node.place], *[results[i] for i in node.inputs])
-            for k, i in node.needed:
-                own = found[k]
-                if own is not None:
-                    grads.setdefault(i, []).append(own)
-            names = self._completes.get(node.place)
+            found = op.backward(step, grad, results[op.place], *[results[i] for i in op.places])
+            for k in reversed(range(len(op.places))):
+                if op.needs[k] and (own := found[k]) is not None:
+                    grads.setdefault(op.places[k], []).append(own)
+            names = self._completes.get(op.place)
             between({name: step.param_grads[name] for name in names} if names else {})
 
 

@@ -78,9 +78,10 @@ class Op:
     for sequences is a sequence, item by item. `has_bias`: the last parameter is a bias, which may be missing.
 
     An object belongs to one plan and computes one step at a time, or has a value whose form is to be found,
-    in find_shape(), find_params() and check_params() alone. `needs`: the inputs whose gradients
-    are needed. `in_place`: the first input is to be overwritten. `sequence`: the data whose offsets the
-    items of the first sequence among its inputs have. `is_loss`: its gradient is 1.
+    in find_shape(), find_params() and check_params() alone. `needs`: the inputs whose gradients are needed.
+    `place`: of the result among all results of the plan; `places`: of the inputs. `in_place`: the first input
+    is to be overwritten. `sequence`: the data whose offsets the items of the first sequence among its inputs
+    have. `is_loss`: its gradient is 1.
     """
 
     takes: ClassVar[str] = "float"  # "any": either kind
@@ -103,6 +104,7 @@ class Op:
     def __init__(self, value: Value, needs: Sequence[bool] = ()) -> None:
         self.value, self.attrs, self.params = value, value.attrs, value.params
         self.needs = tuple(needs)
+        self.place, self.places = -1, tuple[int, ...]()
         self.in_place = False
         self.is_loss = False
         self.sequence = ""

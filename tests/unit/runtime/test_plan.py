@@ -235,9 +235,9 @@ def test_pools_of_lookups_have_the_bits_of_separate_operations(
         keep = mock.patch.object(Pool, "choose", lambda value, program, trains: (Pool, value.inputs))
         with keep if apart else nullcontext():
             made = Plan(model.program, targets, model.loss)
-        pooled = sum(isinstance(node.op, PooledLookup) for node in made._nodes)
+        pooled = sum(isinstance(op, PooledLookup) for op in made._ops)
         assert pooled == (0 if apart else 2 - (options["weighted"] and options["scored"]))
-        used = {key: feeds[key] for key in feeds if any(node.op.value.name == key for node in made.data)}
+        used = {key: feeds[key] for key in feeds if any(op.value.name == key for op in made.data)}
         result = run_step(made, used, params)
         keys, grads = result.sparse["table"]
         found.append([keys.tobytes(), grads.tobytes(), *(value.tobytes() for value in result.values)])
