@@ -19,18 +19,13 @@ _Item = TypeVar("_Item")
 
 
 class Learner:
-    """Plans of one program, with its parameters. Each plan is made once.
+    """Plans of one program, with its parameters and the settings of this process. Each plan is made once.
 
-    `seed` and `trainer` are inputs of the random numbers, `threads` the most of one operation. counts: sums
-    of metrics over all steps so far, by the names of their values.
+    counts: sums of metrics over all steps so far, by the names of their values.
     """
 
-    def __init__(
-        self, program: Graph, parameters: Parameters, *, seed: int = 0, trainer: int = 0, threads: int = 1
-    ) -> None:
-        self._program = program
-        self._parameters = parameters
-        self._seed, self._trainer, self._threads = seed, trainer, threads
+    def __init__(self, program: Graph, parameters: Parameters) -> None:
+        self._program, self._parameters, self._settings = program, parameters, get_settings()
         self._plans: dict[tuple[Value | None, ...], Plan] = {}
         self.steps = 0  # learned so far
         self.counts: dict[str, Ids] = {}
@@ -40,7 +35,7 @@ class Learner:
         key = (loss, *targets)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[key] = Plan(self._program, targets, loss, self._threads)
+            plan = self._plans[key] = Plan(self._program, targets, loss, self._settings.trainer_count)
         return plan
 
     def prepare(self, feeds: Feeds, targets: Sequence[Value], loss: Value | None = None) -> BatchInput:
@@ -60,7 +55,7 @@ class Learner:
         place: of the batch in the training, for messages. Without samples in the result it was left out.
         """
         values = {name: self._parameters.get_array(name) for name in batch.plan.dense}
-        draw = Draw(seed=self._seed, trainer=self._trainer, step=self.steps)
+        draw = Draw(seed=self._settings.seed, trainer=self._settings.trainer_id, step=self.steps)
         tables = updater.fetch(batch.keys, following.keys if following else {})
         try:
             between = functools.partial(updater.progress, batch.samples)
@@ -73,12 +68,6 @@ class Learner:
             raise
         self.steps += 1
         return result
-
-
-def make_learner(program: Graph, parameters: Parameters) -> Learner:
-    """Return a learner with the settings of this process."""
-    now = get_settings()
-    return Learner(program, parameters, seed=now.seed, trainer=now.trainer_id, threads=now.trainer_count)
 
 
 def look_ahead(items: Iterator[_Item]) -> Iterator[tuple[_Item, _Item | None]]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.columns import Feeder, Feeding, Feeds
-from ..engine.learner import make_learner
+from ..engine.learner import Learner
 from ..engine.parameters import Parameters
 from .building import Layer, check_layers, list_data, make_program
 
@@ -43,7 +43,7 @@ def infer(
         raise ValueError("infer: input has no samples")
     program = make_program(layers)
     parameters.check("infer", program.params)
-    learner = make_learner(program, parameters)
+    learner = Learner(program, parameters)
     feeds = Feeder(list_data(program), feeding)(batch)
     found = learner.compute(learner.prepare(feeds, [layer.value for layer in layers])).values
     wanted = [np.argmax(rows, axis=-1) if one == "id" else rows for one in fields for rows in found]

@@ -16,7 +16,7 @@ from ..client.job_metrics import JobMetrics
 from ..client.run import Run
 from ..engine.average import ModelAverage
 from ..engine.columns import Batch, Feeder, Feeding
-from ..engine.learner import Learner, look_ahead, make_learner
+from ..engine.learner import Learner, look_ahead
 from ..engine.ops.metric import ONE
 from ..engine.optimizer import Optimizer
 from ..engine.parameters import Parameters
@@ -107,7 +107,7 @@ class SGD:
         parameters.check("trainer.SGD", program.params)
         self._parameters = parameters
         self._data = list_data(program)
-        self._learner = make_learner(program, parameters)
+        self._learner = Learner(program, parameters)
         plan = self._learner.get_plan(self._targets, cost.value)
         self._run = Run(get_settings(), is_local=is_local)
         self._average = update_equation.average or ModelAverage(1.0)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ...client.run import Run
 from ...engine.columns import Feeds
 from ...engine.graph import Value
-from ...engine.learner import make_learner
+from ...engine.learner import Learner
 from ...engine.parameters import Parameters
 from ...engine.plan import BatchInput, Plan
 from ...engine.updater import Updater
@@ -239,7 +239,7 @@ class Session:
         self.parameters = parameters
         self._program = program
         self._parameters = parameters or Parameters()
-        self._learner = make_learner(program.graph, self._parameters)
+        self._learner = Learner(program.graph, self._parameters)
         self._ahead: tuple[object, BatchInput] | None = None  # the next feed, prepared one step before
         self._form: object = None  # of the program when its parameters were checked and `_data` was made
         self._data: dict[str, Value] = {}

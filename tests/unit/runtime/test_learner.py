@@ -61,9 +61,9 @@ class Builder(Graph):
 class Training:
     """A learner with an updater that adds gradients to the parameters, with their sign changed."""
 
-    def __init__(self, program: Graph, loss: Value, *targets: Value, threads: int = 1) -> None:
+    def __init__(self, program: Graph, loss: Value, *targets: Value) -> None:
         self.parameters = Parameters(program.params)
-        self.learner = Learner(program, self.parameters, threads=threads)
+        self.learner = Learner(program, self.parameters)
         self._ends = targets, loss
         plan = self.learner.get_plan(*self._ends)
         rules = ParamRules(plan.trained, plan.tables, Momentum(learning_rate=1.0))
