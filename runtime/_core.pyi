@@ -24,8 +24,7 @@ def apply_optim(
     rule: _Rule,
     step: int,  # from 1
     value: _F32,  # in place
-    slots: _F32
-    | None,  # in place; [slots, *value.shape], of a method of rows [1]; None without state; zero at first
+    slots: _F32,  # in place; [slots, *value.shape], of a method of rows [1]; zero at first
     grad: _F32,  # value's size
     /,
 ) -> None: ...

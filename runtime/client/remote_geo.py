@@ -15,7 +15,7 @@ import numpy as np
 from .. import _core
 from ..engine.arrays import F32, U64
 from ..engine.entry import ANY
-from ..engine.keeping import NONE, LocalTable
+from ..engine.keeping import NO_SLOTS, NONE, LocalTable
 from ..engine.kernel_numbers import Optim
 from ..engine.updater import Keys, Sparse
 from .remote import RemoteUpdater
@@ -121,7 +121,7 @@ class GeoUpdater(RemoteUpdater):
         grads, sparse = self._params.collect_grads(dense, sparse)
         for name, grad in grads.items():
             rule = self._params.rules[name].pack_at(self._samples, self._passes, factor)
-            _core.apply_optim(rule, self._steps, self._parameters.get_array(name), None, grad)
+            _core.apply_optim(rule, self._steps, self._parameters.get_array(name), NO_SLOTS, grad)
         for name, rows in self._rows.items():
             keys, grad = sparse[name]
             rate = self._params.rules[name].find_rate(self._samples, self._passes, factor)

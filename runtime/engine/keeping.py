@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,14 +21,15 @@ from .kernel_numbers import KINDS, Optim
 from .param_config import ParamConfig
 
 NONE = np.empty((0, 3), np.float32)  # counts of rows without an entry rule
+NO_SLOTS = np.empty((0, 0, 0), np.float32)
 NO_RULE = Optim(method="sgd", learning_rate=0.0)  # of a parameter that does not learn
 
 
 @dataclass(kw_only=True, slots=True)
 class State:
-    """The optimizer's state of a parameter, [slots, rows, cols], None without slots, and its steps so far."""
+    """The optimizer's state of a parameter, [slots, rows, cols], and its steps so far."""
 
-    slots: F32 | None = None
+    slots: F32 = field(default_factory=lambda: NO_SLOTS)
     steps: int = 0
     samples: int = 0
     passes: int = 0
@@ -105,7 +106,7 @@ def read_state(found: Set, config: ParamConfig, rule: Optim) -> State | None:
         for number, one in enumerate(slots, 1):
             read_values(found, config.name, number, one.reshape(-1))
     before = count_before(find_items(found, config.name))
-    return State(slots=slots if shape.slots else None, **before)
+    return State(slots=slots, **before)
 
 
 def check_parameters(found: Set, configs: Mapping[str, ParamConfig]) -> None:
@@ -179,7 +180,7 @@ class LocalTable:
         shape, cols = found.shapes[self.config.name], self.config.cols
         kept = shape.method == self.rule.method and not shape.fixed
         if kept:
-            self.state = State(slots=None, **count_before(find_items(found, shape.name)))
+            self.state = State(slots=NO_SLOTS, **count_before(find_items(found, shape.name)))
         if not shape.table:
             self._load_dense(found)
             return
@@ -191,7 +192,7 @@ class LocalTable:
 
     def _load_dense(self, found: Set) -> None:
         state = read_state(found, self.config, self.rule)
-        parts = read_array(found, self.config), *(() if state is None or state.slots is None else state.slots)
+        parts = read_array(found, self.config), *(state.slots if state else ())
         for at, keys in split_rows(*self.config.shape):
             self.core.load(keys, np.concatenate([one[at] for one in parts], axis=1), NONE)
 

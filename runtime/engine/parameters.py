@@ -387,7 +387,7 @@ class Parameters:
         if config.sparse:
             return (self._tables.get(name) or self._make_table(name)).make_whole(state)
         create = make_create(config, rule, get_settings().seed, table=False)
-        parts = [self.get_current(name), *(() if state.slots is None else state.slots)]
+        parts = [self.get_current(name), *state.slots]
         return make_whole(config, create, state, parts, parts[0].size)
 
     def load(self, folder: str | Path) -> None:

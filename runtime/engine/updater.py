@@ -200,8 +200,7 @@ class LocalUpdater(Updater):
         config, loaded = self._params.configs[name], self._parameters.loaded
         if loaded and (found := read_state(loaded, config, rule)):
             return found
-        shape = rule.kernel.get_state_shape(*config.shape)
-        return State(slots=np.zeros(shape, np.float32) if shape[0] else None)
+        return State(slots=np.zeros(rule.kernel.get_state_shape(*config.shape), np.float32))
 
     def save(self, folder: Path, files: Mapping[str, bytes]) -> None:
         states = self._states | {name: table.state for name, table in self._tables.items()}

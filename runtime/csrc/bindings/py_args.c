@@ -110,13 +110,11 @@ static int check_shape(py_call *all, const Py_buffer *view, const py_want *want)
 }
 
 Py_buffer *py_take_as(py_call *all, PyObject *obj, const py_want *want) {
-    static const int flags[] = {PyBUF_C_CONTIGUOUS, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE,
-                                PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE, PyBUF_STRIDES,
+    static const int flags[] = {PyBUF_C_CONTIGUOUS, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE, PyBUF_STRIDES,
                                 PyBUF_STRIDES | PyBUF_WRITABLE};
     if (all->of == NULL) all->of = all->few, all->taken = all->few_taken;
     Py_buffer *view = &all->of[all->n];
-    if (want->access == PY_WRITE_OR_NONE && obj == Py_None) view->itemsize = 1; /* no items, of any size */
-    else if (py_array(obj, view, want->item, flags[want->access], want->name) < 0) return NULL;
+    if (py_array(obj, view, want->item, flags[want->access], want->name) < 0) return NULL;
     all->taken[all->n++] = *want;
     if (want->shape != NULL && check_shape(all, view, want) < 0) return NULL;
     if (want->access < PY_STRIDED || (view->strides[0] % 4 == 0 && view->strides[1] % 4 == 0)) return view;
@@ -143,7 +141,7 @@ int py_need_apart(const py_call *all) {
     bool has_parts = all->n > 0 && all->taken[all->n - 1].access == PY_PART;
     for (int i = 0; i < all->n; i++) {
         py_access own = all->taken[i].access;
-        bool written = own == PY_WRITE || own == PY_WRITE_OR_NONE;
+        bool written = own == PY_WRITE;
         if (own == PY_PART || (!written && !has_parts)) continue;
         for (int j = 0; j < all->n; j++) {
             if (j == i || (!written && all->taken[j].access != PY_PART)) continue;

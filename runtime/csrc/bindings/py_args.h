@@ -32,7 +32,7 @@ int py_need_items(const Py_buffer *view, size_t n, const char *name, const char 
 
 /* Access to an array: dense to read or to write, or with any strides, a matrix of float32; PY_PART is
  * written, and may share memory with its like. */
-typedef enum py_access { PY_READ, PY_WRITE, PY_WRITE_OR_NONE, PY_STRIDED, PY_PART } py_access;
+typedef enum py_access { PY_READ, PY_WRITE, PY_STRIDED, PY_PART } py_access;
 
 /* An array that a call takes. shape: a letter for each axis, equal ones for equal sizes in all arrays of the
  * call, '1' for 1 and '_' for any size; "*n": n items in any number of axes; NULL: any shape. */

@@ -23,7 +23,7 @@ static int run_optim(py_call *c, ps_err *err) {
 }
 
 PY_FUNCTION(apply_optim, run_optim, "rkaaa", {"value", PY_F32, "*n", PY_WRITE},
-            {"slots", PY_F32, NULL, PY_WRITE_OR_NONE}, {"grad", PY_F32, "*n", PY_READ})
+            {"slots", PY_F32, NULL, PY_WRITE}, {"grad", PY_F32, "*n", PY_READ})
 
 static int run_add(py_call *c, ps_err *Py_UNUSED(err)) {
     ps_add(c->of[0].buf, c->of[1].buf, py_size(c, 'n'));
