@@ -124,18 +124,6 @@ def sum_to_shape(grad: F32, shape: Shape, threads: int) -> F32:
     return sum_axes(grad, axes, threads).reshape(shape)
 
 
-_COMPARISONS: Mapping[str, Callable[[Array, Array], Array]] = {
-    "equal": np.equal,
-    "not_equal": np.not_equal,
-    "less_than": np.less,
-    "less_equal": np.less_equal,
-    "greater_than": np.greater,
-    "greater_equal": np.greater_equal,
-    "logical_and": np.logical_and,
-    "logical_or": np.logical_or,
-}
-
-
 def broadcast(op: Op, *inputs: Value) -> Shape:
     """Return the shape of all inputs: sizes of 1 and missing first ones are repeated, never over a batch."""
     rank = max(len(one.shape) for one in inputs)
@@ -160,13 +148,16 @@ class Arithmetic(Op, op=" ".join(_ARITHMETIC), takes="float float"):
         return tuple([sum_to_shape(own, x.shape, step.threads) if needs else None for own, x, needs in parts])
 
 
-class Comparison(Op, op=" ".join(_COMPARISONS), takes="any any", gives="id"):
-    """1 where it holds, else 0; sizes as broadcast() has them."""
+_COMPARISONS = "equal not_equal less_than less_equal greater_than greater_equal logical_and logical_or"
+
+
+class Comparison(Op, op=_COMPARISONS, takes="any any", gives="id"):
+    """1 where it holds, else 0, as numpy's function of this name; sizes as broadcast() has them."""
 
     find_shape = broadcast
 
     def forward(self, step: Step, x: Array, y: Array) -> Ids:
-        return _COMPARISONS[self.value.op](x, y).astype(ID)
+        return np.asarray(getattr(np, self.value.op.removesuffix("_than"))(x, y), ID)
 
 
 class Function(Op, op=" ".join(_FUNCTIONS), reads_result=True):
