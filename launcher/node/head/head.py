@@ -96,7 +96,8 @@ class Head:
             "elapsed_s": self._get_elapsed_s(),
             "events": self.log.next,
             "begin": self.log.begin,
-            "state": "ended" if self.done else "ending" if self._told_ending else "running",
+            # That it has ended is said by the record, which has the code.
+            "state": "ending" if self.done or self._told_ending else "running",
             "restarts": self._restarts.told,
             "processes": [
                 {"process": p.key, "node": p.node, **self.log.states[p.key]} for p in self.placed.processes
