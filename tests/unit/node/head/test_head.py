@@ -253,6 +253,7 @@ def test_failure_ahead_of_its_output_ends_the_job_and_the_output_follows(led: Le
     assert [e["code"] for e in led.events("process")] == [3]
     led.say(encode(FINISHED))
     assert led.head.done and led.head.code == 3
+    assert led.head.make_status()["state"] == "ending"  # the record says that it has ended, and why
 
 
 def test_lines_of_many_that_fail_are_bounded_together(led: Led) -> None:
