@@ -39,7 +39,7 @@ Shrink = make_struct(decay=c_float, score=c_float, unseen=c_uint32)
 # Result and arguments of ps_sparse_new() and so on, without the table that comes first.
 ROWS = c_void_p, c_void_p, c_size_t
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
-    "new": (c_int, c_uint32, POINTER(Optim), POINTER(Init), POINTER(Entry), POINTER(Err)),
+    "new": (c_int, c_uint32, POINTER(Optim), POINTER(Init), POINTER(Entry), c_bool, POINTER(Err)),
     "free": (None,),
     "begin": (None, c_float, c_uint64),
     "add": (c_int, *ROWS, POINTER(Err)),
@@ -78,7 +78,7 @@ class Table:
         init = Init(like.seed, like.table, like.kind, like.mean, like.std)
         entry, self.lr = Entry(like.entry[0], like.entry[1:]), like.rule.lr
         code = LIB.ps_sparse_new(
-            byref(self.at), like.dim, byref(optim), byref(init), byref(entry), byref(self.err)
+            byref(self.at), like.dim, byref(optim), byref(init), byref(entry), False, byref(self.err)
         )
         if code != 0:
             raise ValueError(code, self.err.text.decode())
