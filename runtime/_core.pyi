@@ -37,7 +37,7 @@ def find_rate(
 ) -> float: ...
 def add(acc: _F32, g: _F32, /) -> None: ...
 def sum_squares(values: _F32, /) -> float: ...  # in chains of doubles: the same bits everywhere
-def keep_memory() -> None: ...  # up to 64 MiB that is freed, for the next step
+def keep_memory() -> None: ...  # that is freed, for the next step, in arrays below 32 MiB
 def is_finite(values: _F32, /) -> bool: ...  # no NaN, no infinity
 def set_floats(mode: int = 0, /) -> int: ...  # 0: IEEE; returns what restores the treatment before
 def init_rows(

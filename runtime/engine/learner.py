@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
+from .. import _core
 from ..process.settings import get_settings
 from .arrays import Ids
 from .columns import Feeds
@@ -54,6 +55,8 @@ class Learner:
 
         place: of the batch in the training, for messages. Without samples in the result it was left out.
         """
+        if not self.steps:
+            _core.keep_memory()
         values = {name: self._parameters.get_array(name) for name in batch.plan.dense}
         draw = Draw(seed=self._settings.seed, trainer=self._settings.trainer_id, step=self.steps)
         tables = updater.fetch(batch.keys, following.keys if following else {})

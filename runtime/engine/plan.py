@@ -122,7 +122,6 @@ class Plan:
                     self._settle(self._ops[place], op, k, users)
         for found in self._lookups.values():
             found.sort(key=lambda op: op.number)
-        _core.keep_memory()
         values = [op.value for op in self._ops]
         self.tables = find_tables(values)
         self.params = {config.name: config for value in values for config in value.params}

@@ -114,14 +114,14 @@ FAILURES: Final = (
 
 
 def explain_pods(
-    pods: Sequence[Object], events: Sequence[Object], suspended: Container[str] = ()
+    pods: Sequence[Object], events: Sequence[Object], jobs: Sequence[Object] = ()
 ) -> PodCause | None:
     """Return why pods of a job do not start, or have ended; None while nothing is wrong.
 
     events: of the job's pods and Jobs, in any order; earlier ones than the pods' states do no harm.
-    suspended: names of Jobs whose pods the cluster deletes therefore.
     """
-    signs = [*_list_pod_signs(pods, suspended), *_list_event_signs(pods, events)]
+    suspended = [job["metadata"]["name"] for job in jobs if job["spec"].get("suspend")]
+    signs = [*_list_pod_signs(pods, suspended), *_list_job_signs(jobs), *_list_event_signs(pods, events)]
     for one in FAILURES:
         found = [
             s for s in signs if re.fullmatch(one.reasons, s.reason) and re.search(one.message, s.message)
@@ -173,7 +173,8 @@ def _find_failed(pods: Mapping[str, Object]) -> Mapping[str, Object]:
 
 
 def _describe(failure: PodFailure, signs: Sequence[_Sign], pods: Mapping[str, Object]) -> PodCause:
-    first, node = signs[0], _cut_suffix(signs[0].name)
+    first = signs[0]
+    node = _cut_suffix(first.name) if first.kind == "Pod" else first.name
     machine = first.name in pods and pods[first.name]["spec"].get("nodeName")
     others = len({_cut_suffix(sign.name) for sign in signs}) - 1
     place = f" on {machine}" if machine else ""
@@ -206,6 +207,15 @@ def _list_pod_signs(pods: Sequence[Object], suspended: Container[str]) -> Iterat
         for said in filter(None, (*states, *conditions, status, deleted)):
             if "reason" in said:
                 yield _Sign("Pod", pod["metadata"]["name"], said["reason"], said.get("message", ""))
+
+
+def _list_job_signs(jobs: Sequence[Object]) -> Iterator[_Sign]:
+    """Yield failures of Jobs; an event that says the same follows the deletion of their pods."""
+    for job in jobs:
+        for said in job["status"].get("conditions", ()):
+            if said["status"] == "True" and said["type"] in ("FailureTarget", "Failed"):
+                name, reason = job["metadata"]["name"], said.get("reason", "")
+                yield _Sign("Job", name, reason, said.get("message", ""))
 
 
 def _list_event_signs(pods: Sequence[Object], events: Sequence[Object]) -> Iterator[_Sign]:

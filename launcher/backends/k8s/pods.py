@@ -79,14 +79,7 @@ class Pods:
         pods = self.seen = list_pods(self._cluster, f"{INSTANCE}={self._job}")  # others may be watched
         jobs = self._cluster.list_objects("Job", label_selector=f"{INSTANCE}={self._job}")
         suspended = {job["metadata"]["name"]: job for job in jobs if job["spec"].get("suspend")}
-        # The event follows the deletion of pods that it explains.
-        ended = [
-            {"involvedObject": {"kind": "Job", "name": job["metadata"]["name"]}, **one}
-            for job in jobs
-            for one in job["status"].get("conditions", ())
-            if (one["type"], one["status"]) in (("FailureTarget", "True"), ("Failed", "True"))
-        ]
-        cause = explain_pods([*pods.values()], [*ours, *ended], suspended)
+        cause = explain_pods([*pods.values()], ours, jobs)
         if cause or pods:
             return cause
         if not jobs:

@@ -225,6 +225,7 @@ PyMethodDef ps_kernels_methods[] = {
     {"take_logs", take_logs, METH_VARARGS, "Replace x by its logarithms."},
     {"choose_build", choose_build, METH_O, "Use the best build up to `isa`; 0: the best."},
     {"get_build", get_build, METH_NOARGS, "Return the name of the build in use."},
-    {"keep_memory", keep_memory, METH_NOARGS, "Let up to 64 MiB that is freed stay with this process."},
+    {"keep_memory", keep_memory, METH_NOARGS,
+     "Let freed memory stay with this process, in arrays below 32 MiB."},
     {NULL, NULL, 0, NULL},
 };

@@ -31,7 +31,7 @@ typedef struct head {
 typedef struct look {
     uint32_t *rows; /* [cap] */
     size_t n, cap;
-    uint64_t first; /* of its keys */
+    uint64_t first, last; /* of its keys */
 } look;
 
 struct ps_sparse {
@@ -264,7 +264,7 @@ static void find_rows(const ps_sparse *t, const uint64_t *keys, size_t n, size_t
 static uint32_t *recall(const ps_sparse *t, const uint64_t *keys, size_t n) {
     for (size_t i = 1; i <= LOOKS && n > 0; i++) {
         const look *l = &t->looks[(t->looked - i) % LOOKS];
-        if (l->n == n && l->first == keys[0]) return l->rows;
+        if (l->n == n && l->first == keys[0] && l->last == keys[n - 1]) return l->rows;
     }
     return NULL;
 }
@@ -278,6 +278,7 @@ static uint32_t *recall_or_remember(ps_sparse *t, const uint64_t *keys, size_t n
     if (!ps_room(&l->rows, n, &l->cap, sizeof *l->rows)) return NULL;
     l->n = n;
     l->first = keys[0];
+    l->last = keys[n - 1];
     t->looked++;
     return memset(l->rows, 0, n * sizeof *l->rows);
 }

@@ -198,6 +198,18 @@ def test_pod_that_was_deleted_first_is_named() -> None:
     assert cause is not None and "pod deleted-0 on node2 (and 1 more): it was deleted" in cause.text
 
 
+@pytest.mark.parametrize("kind", ["FailureTarget", "Failed"])
+def test_a_job_whose_time_is_over_says_so_before_its_event_comes(kind: str) -> None:
+    said = {"type": kind, "status": "True", "reason": "DeadlineExceeded", "message": "longer than specified"}
+    job: Any = {"metadata": {"name": "job-ab12c"}, "spec": {}, "status": {"conditions": [said]}}
+    cause = explain_pods(RECORDED["deleted"]["pods"], [], [job])
+    assert cause is not None and cause.text.startswith("job job-ab12c: the job's time is over: longer than")
+    for other in ({"status": "False"}, {"type": "Suspended"}, {"reason": "BackoffLimitExceeded"}):
+        job["status"]["conditions"] = [said | other]
+        cause = explain_pods(RECORDED["deleted"]["pods"], [], [job])
+        assert cause is not None and "it was deleted or evicted" in cause.text
+
+
 def test_long_words_are_cut() -> None:
     pods = copy.deepcopy(RECORDED["image-never"]["pods"])
     pods[0]["status"]["containerStatuses"][0]["state"]["waiting"]["message"] = "long\n" * MAX_WORDS
