@@ -178,7 +178,7 @@ DURING = {
     "removal": "unlinkat shard- 1 0 pserver/0",
     "load": "pread /cut- 4 1 pserver/1",
 }
-LONG = ("--num_passes=24", "--snapshot_steps=1", "--max_restarts=2")
+LONG = ("--num_passes=72", "--snapshot_steps=1", "--max_restarts=2")
 
 
 @pytest.fixture(scope="module")
